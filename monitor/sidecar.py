@@ -308,6 +308,7 @@ class Sidecar:
         self._resume()
         await self.exporting.refresh_if_possible()
         await self.server.start()
+        self.exporting.grpc = self.server.address
         try:
             self.http_port = self.endpoint.start(host, port)
         except OSError as error:

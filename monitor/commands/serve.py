@@ -148,7 +148,7 @@ def _listening(exit_with_parent: bool, logs: Logs, sidecar: Sidecar) -> None:
         loop.add_reader(_STDIN, _stop_at_end_of_input, loop)
     settings = sidecar.config.server
     line = {
-        "grpc": f"{settings.grpc_address.rpartition(':')[0]}:{sidecar.server.port}",
+        "grpc": sidecar.server.address,
         "http": f"{settings.http_address.rpartition(':')[0]}:{sidecar.http_port}",
     }
     # Who reads this line finds what was said of the start already written.

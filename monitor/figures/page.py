@@ -27,17 +27,21 @@ h3{font-size:.95rem;margin:0 0 .3rem}p{margin:.3rem 0}a{color:var(--b)}
 figure,.card{margin:0;padding:.7rem;background:var(--card);border-radius:.5rem}
 figcaption{font-size:.85rem;margin:.3rem 0}details{font-size:.85rem;margin:.3rem 0}
 summary{cursor:pointer;color:var(--dim)}
-.wide{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums}
+.wide{overflow-x:auto;background:linear-gradient(90deg,var(--bg) 40%,transparent) local,
+linear-gradient(270deg,var(--bg) 40%,transparent) right local,
+linear-gradient(90deg,var(--dim),transparent),linear-gradient(270deg,var(--dim),transparent) right;
+background-size:2rem 100%,2rem 100%,.5rem 100%,.5rem 100%;background-repeat:no-repeat}
+table{border-collapse:collapse;font-variant-numeric:tabular-nums}
 table{overflow-wrap:normal}tbody td{white-space:nowrap}td.text,td.words{white-space:normal}
 th,td{padding:.25rem .7rem .25rem 0;text-align:right;vertical-align:top}
-td,thead th{white-space:nowrap}tbody th{overflow-wrap:normal}
+thead th{vertical-align:bottom}td{white-space:nowrap}tbody th{overflow-wrap:normal}
 th:first-child,td:first-child,td.text,th.text{text-align:left}
 thead th{color:var(--dim);font-weight:600}
 tbody tr{border-top:1px solid var(--grid)}tbody th{font-weight:400}
 .card.page{border-left:.4rem solid var(--bad)}.card.ticket{border-left:.4rem solid var(--warn)}
 .card.well{border-left:.4rem solid var(--good)}.card+.card{margin-top:.6rem}
 .word{font-weight:600}.word.page{color:var(--bad)}.word.ticket{color:var(--warn)}
-.word.well{color:var(--good)}
+.word.well{color:var(--good)}.word.swap,.verdict.swap{color:var(--b)}
 .halves{display:grid;gap:0 2rem;grid-template-columns:repeat(auto-fit,minmax(min(100%,34rem),1fr))}
 .verdict.page,.lost{color:var(--bad)}.verdict.well{color:var(--good)}
 .verdict.ticket,.verdict.warning,.word.warning{color:var(--warn)}
@@ -46,6 +50,8 @@ tbody tr{border-top:1px solid var(--grid)}tbody th{font-weight:400}
 .key-a{color:var(--a)}.key-b{color:var(--b)}
 td svg{width:clamp(7.5rem,13vw,11rem)}ul{padding-left:1.2rem;margin:.3rem 0}
 code{font-size:.9em}
+.narrow{display:none}@media (max-width:30rem){.less{display:none}.narrow{display:inline}
+th,td{padding-right:.5rem}td svg{width:6.5rem}}
 """
 )
 

@@ -52,6 +52,7 @@ def timeline(
     log: bool = False,
     ideal: float | None = None,
     limits: Sequence[tuple[str, float]] = (),
+    reach: Sequence[float] = (),
 ) -> Figure:
     """Draws lines over one time axis.
 
@@ -59,11 +60,12 @@ def timeline(
     log      a logarithmic axis of values
     ideal    where a calibrated detector would lie
     limits   names and values of thresholds
+    reach    times that the axis reaches in any case
     """
     marks = [mark for mark in marks if math.isfinite(mark.time)]
     times = [one.time for one in lines]
     shown = [value for _, value in limits] + ([] if ideal is None else [ideal])
-    x = _span(times, [mark.time for mark in marks])
+    x = _span(times, [*reach, *(mark.time for mark in marks)])
     y = around(*(one.values for one in lines), log=log, with_=shown)
     words, rows = _placed(Plot(x, y), marks)
     plot = Plot(x, y, height=240 + 12 * rows, top=22 + 12 * rows)
@@ -93,12 +95,14 @@ def sparkline(
     *,
     ideal: float = 1.0,
     beside: Line | None = None,
+    reach: Sequence[float] = (),
 ) -> str:
     """Draws a line on a logarithmic axis, as small as a word; returns its SVG.
 
     beside  another line over the same times, drawn behind it
+    reach   times that the axis reaches in any case
     """
-    x = _span([line.time], [])
+    x = _span([line.time], reach)
     lines = [line] if beside is None else [beside, line]
     every = (one.values for one in lines)
     scale = around(*every, log=True, with_=(ideal / 1.5, ideal * 1.5))

@@ -60,6 +60,7 @@ class History:
     points   (≤360, 7) by slice, oldest first; an array is replaced, never changed
     moments  alarms, promotions and rollbacks, oldest first
     rates    frames a second of each stream between the last two points
+    started  when the sidecar was
     began    when the first frame was there; None: there was none
     """
 
@@ -68,10 +69,12 @@ class History:
     points: dict[str, FloatArray] = field(default_factory=dict)
     moments: deque[Moment] = field(default_factory=lambda: deque(maxlen=MOST_MARKS))
     rates: dict[str, float] = field(default_factory=dict)
+    started: float = field(init=False)
     began: float | None = None
     _frames: dict[str, tuple[float, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.started = self.now()
         self.events.listen(AlarmChange, self._alarm)
         self.events.listen(Record, self._record)
 

@@ -104,6 +104,7 @@ class Exporting:
 
     live       the live parts; each refresh adds what it has read
     published  what the HTTP endpoint serves
+    grpc       where gRPC listens, for people
     """
 
     def __init__(self, live: Snapshot, published: Published) -> None:
@@ -113,6 +114,7 @@ class Exporting:
         self._cache, self._class_cache = ReadingCache(cut), ClassReadingCache()
         self._window_caches = {name: ReadingCache(cut) for name in settings.windows}
         self._factors = FactorReader(self.pipeline)
+        self.grpc = self.pipeline.config.server.grpc_address
         self.history = History(self.pipeline.events)
         self._windows: tuple[WindowReading, ...] = ()
         self._windows_read = float("-inf")
@@ -173,10 +175,13 @@ class Exporting:
             }
             standings = () if snapshot.drift is None else snapshot.drift.standings
             await in_steps(history.add(readings, standings, streams))
+        # Counts that the page shows side by side are of one moment.
+        self.pipeline.remember_answered()
+        snapshot = replace(snapshot, counters=copy.deepcopy(self.pipeline.counters))
         clocks = time.monotonic(), time.monotonic_ns(), time.time_ns()
         if history.began is None and snapshot.counters.frames:
             history.began = clocks[0]
-        self.published.pages = Pages(view_of(snapshot, clocks, history))
+        self.published.pages = Pages(view_of(snapshot, clocks, history, self.grpc))
 
     async def _read_windows(self) -> tuple[WindowReading, ...]:
         found: list[WindowReading] = []

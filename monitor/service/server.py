@@ -110,6 +110,12 @@ class Server:
         self._reloading: asyncio.Task[None] | None = None
         self._health = health.aio.HealthServicer()
 
+    @property
+    def address(self) -> str:
+        """Returns host and port; once it listens, the port that it got."""
+        stated = self.service.pipeline.config.server.grpc_address
+        return f"{stated.rpartition(':')[0]}:{self.port}" if self.port else stated
+
     async def start(self) -> None:
         """Listens and serves. Raises CannotListen."""
         settings = self.service.pipeline.config.server

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Collection, Generator, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from html import escape
@@ -19,7 +19,7 @@ import numpy as np
 
 from monitor import __version__
 from monitor.drift.alarms import FEWEST_HOURS, WRONG, Alarm, hours, moment, size_of_error
-from monitor.drift.bets import Severity, Stage
+from monitor.drift.bets import Direction, Severity, Stage
 from monitor.figures import page
 from monitor.figures.evaluations import JOINT, class_figure, evaluation_figures
 from monitor.figures.svg import Figure, number
@@ -28,7 +28,7 @@ from monitor.frames.detections import PASSED_THROUGH, Reason
 from monitor.frames.frame import TrackStatus
 from monitor.frames.space import FloatArray
 from monitor.frames.status import StreamStatus
-from monitor.promotion.records import TrialState
+from monitor.promotion.records import PromotionMode, TrialState
 from monitor.service.history import (
     AT,
     ENCE_RAW,
@@ -42,6 +42,7 @@ from monitor.service.history import (
 )
 from monitor.service.view import (
     EPOCH,
+    SOON,
     View,
     called,
     counted,
@@ -49,6 +50,8 @@ from monitor.service.view import (
     factor_of,
     findings,
     lasting,
+    odds,
+    proof,
     sigma,
     span,
     state_of,
@@ -56,7 +59,7 @@ from monitor.service.view import (
 )
 from monitor.statistics.measures import AxisMeasures
 from monitor.statistics.reading import RAW, RECALIBRATED
-from monitor.statistics.verdicts import CLOSE
+from monitor.statistics.verdicts import CLOSE, MATTERS
 
 # The browser asks for <main> again, keeps open what the reader has opened, and stays where he is.
 SCRIPT = """
@@ -82,6 +85,8 @@ POLICY = page.content_policy(SCRIPT)
 
 # Points of a sparkline, pages that are kept of a view, and s of a pause between two steps at most.
 _SPARKS, _PAGES, _LONGEST_PAUSE = 120, 16, 0.02
+# Records that are listed.
+_RECORDS = 10
 _WORDS = {"swap": "changed", "": "note"}
 
 
@@ -158,20 +163,32 @@ def _word(kind: str, text: str = "") -> str:
 
 
 def _remedy(anchor: str) -> str:
-    return f"<span class=dim>What to do: <code>docs/runbook.md#{anchor}</code></span>"
+    where = anchor if "#" in anchor else f"docs/runbook.md#{anchor}"
+    return f"<span class=dim>What to do: <code>{where}</code></span>" * bool(anchor)
 
 
 def _two(text: str, below: str) -> str:
     return f'{text}<br><span class="dim small">{below}</span>'
 
 
-def _table(name: str, head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """Writes a table of cells that are HTML already; the first cell of a row names it."""
+def _table(
+    name: str, head: Iterable[str], rows: Iterable[Iterable[str]], less: Collection[int] = ()
+) -> str:
+    """Writes a table of cells that are HTML already; the first cell of a row names it.
+
+    less  columns that a phone leaves out
+    """
+
+    def kind(i: int) -> str:
+        return ' class="less"' * (i in less)
+
     lines = "".join(
-        f'<tr><th scope="row">{first}</th>' + "".join(f"<td>{cell}</td>" for cell in rest) + "</tr>"
+        f'<tr><th scope="row">{first}</th>'
+        + "".join(f"<td{kind(i)}>{cell}</td>" for i, cell in enumerate(rest, 1))
+        + "</tr>"
         for first, *rest in rows
     )
-    heads = "".join(f'<th scope="col">{cell}</th>' for cell in head)
+    heads = "".join(f'<th scope="col"{kind(i)}>{cell}</th>' for i, cell in enumerate(head))
     return (
         f'<div class="wide" tabindex="0" role="region" aria-label="{escape(name)}"><table>'
         f"<thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table></div>"
@@ -192,15 +209,17 @@ def overview(view: View) -> Steps:
     cards = [_alarm(view, one) for one in view.alarms]
     cards += [
         f'<div class="card {one.kind}"><p>{_word(one.kind)} {escape(one.sentence)} '
-        f"{_remedy(one.anchor) * bool(one.anchor)}</p></div>"
+        f"{escape(one.more)} {_remedy(one.anchor)}</p></div>"
         for one in said[1:]
-        if not one.anchor.startswith("calibrationdrift")
+        if one.kind not in tuple(Severity)
     ]
+    first = "" if said[0].kind in tuple(Severity) else _remedy(said[0].anchor)
     parts = [
-        f'<p class="dim small">calibration monitor {__version__} · {moment(view.wall_ns)} UTC · '
-        '<a href="/metrics">metrics</a></p>'
+        f'<p class="dim small">calibration monitor {__version__} · runs for '
+        f"{span(max(view.at - view.started, 0))} · gRPC {escape(view.grpc)} · "
+        f'{moment(view.wall_ns)} UTC · <a href="/metrics">metrics</a></p>'
         f'<h1 class="verdict {said[0].kind}">{escape(said[0].sentence)}</h1>'
-        f"<p>{_remedy(said[0].anchor) * (bool(said[0].anchor) and not cards)}</p>"
+        f"<p>{escape(said[0].more)} {first}</p>"
         f'<section aria-label="alarms">{"".join(cards)}</section>'
     ]
     yield
@@ -211,7 +230,10 @@ def overview(view: View) -> Steps:
             yield
         parts.append(_slices(view, names, rows))
     parts.append('<div class="halves">')
-    for half in (_recalibrators, _labels, _streams, _classes, _tracks, _frames):
+    halves = [_recalibrators, _labels, _streams, _classes, _tracks, _frames]
+    if any(one.anchor == "calibrationnolabels" for one in said):
+        halves[:2] = _labels, _recalibrators
+    for half in halves:
         parts.append(f"<section>{found}</section>" if (found := half(view)) else "")
         yield
     parts.append(f"</div>{_READ}")
@@ -219,19 +241,25 @@ def overview(view: View) -> Steps:
 
 
 _READ = """<details><summary>How to read this page</summary><ul>
-<li>Raw: as the detector sends it; recalibrated: as it is forwarded.</li>
+<li>Raw: as the detector sends it; recalibrated: as it is forwarded. Without a recalibrator, and
+until labels come of what one has made, they are the same, and their lines cover each other.</li>
 <li>NEES/K: squared error over the stated variance. 1 is calibrated; at 4 σ is twice too small.</li>
 <li>ENCE: how far σ is from the errors, as a share of σ, in the worst dimension; compare it with its
 noise, which a calibrated detector would read. QCE: how far coverage is from what is stated.</li>
-<li>Evidence: an alarm comes where it reaches its threshold, the hours of healthy driving that are
-allowed between two false alarms.</li></ul></details>"""
+<li>Worth: so many independent rows tell as much, since errors of one object are alike.</li>
+<li>Evidence of 1,800 h: healthy driving gives as much once in 1,800 h at most. An alarm comes where
+it reaches its threshold, the hours that are allowed between two false ones; then it begins anew. Of
+page and ticket the one that is nearer is shown, at “total” that of all slices together.</li></ul>
+</details>"""
 
 
 def _alarm(view: View, alarm: Alarm) -> str:
     """Says what is wrong with which slice by how much, since when, and on what evidence."""
     severity, at = str(alarm.severity), (alarm.slice, "drift", str(alarm.severity), "alarm")
     size = _of(size_of_error(alarm.scale), *at, "scale")
-    stage = "as the detector sends it" if alarm.stage is Stage.RAW else "as it is forwarded"
+    raw = alarm.stage is Stage.RAW
+    mending = "" if raw or alarm.direction is Direction.UNDER else _mending(view, alarm.slice)
+    stage = "as the detector sends it" if raw else "as it is forwarded"
     tracks = f" of {_of(f'{alarm.tracks:,}', *at, 'tracks')} tracks" if alarm.tracks else ""
     return (
         f'<article class="card {severity}"><p>{_word(severity)} '
@@ -240,27 +268,50 @@ def _alarm(view: View, alarm: Alarm) -> str:
         f"<p>Raised {span(view.event_ago(alarm.event_ns))} ago, began about "
         f"{span(view.event_ago(alarm.since_ns))} ago ({escape(moment(alarm.since_ns))}). "
         f"{_of(f'{alarm.detections:,}', *at, 'detections')} labelled detections{tracks} say so. "
-        f"Evidence {_of(hours(alarm.evidence), *at, 'evidence_hours')} against "
-        f"{_of(hours(alarm.threshold), *at, 'threshold_hours')}, by the {alarm.detector} "
-        f"detector.</p><p>{_remedy(f'calibrationdrift{severity}')}</p></article>"
+        f"Healthy driving gives such evidence once in "
+        f"{_of(hours(alarm.evidence), *at, 'evidence_hours')} at most; threshold "
+        f"{_of(hours(alarm.threshold), *at, 'threshold_hours')}, by the {alarm.detector} test.</p>"
+        f"<p>{mending}{_remedy(f'calibrationdrift{severity}')}</p></article>"
+    )
+
+
+def _mending(view: View, slice: str) -> str:
+    """Says whether the sidecar corrects a slice by itself, and how far it is."""
+    here = (one for one in view.trials if one.slice == slice and one.state is not TrialState.GUARD)
+    alone = view.promotion == PromotionMode.AUTOMATIC and not view.pinned
+    trial, how = next(here, None), "by itself" if alone else "by you alone"
+    if trial is None:
+        return f"No correction is on trial yet; once proven better, one is promoted {how}. "
+    return (
+        f"A correction is on trial, {proof(trial.evidence)}; it is promoted {how} at "
+        f"{odds(trial.evidence.log10_threshold)}. "
     )
 
 
 def _slices(view: View, names: list[str], rows: list[list[str]]) -> str:
-    start = min((one[0, AT] for one in _last_hour(view).values()), default=view.at)
     head = (
-        *("slice", f"NEES/K, last {span(max(view.at - start, 1))}", "NEES/K raw", "recalibrated"),
-        *("ENCE", "QCE", "labelled rows", "evidence"),
+        *("slice", "labelled rows", f"NEES/K, last {span(max(view.at - _start(view), 1))}"),
+        *("NEES/K raw", "recalibrated", "ENCE, worst", "QCE", "evidence"),
     )
-    of = f"the last {lasting(view.window)}"
+    of, length = f"the last {view.of}", lasting(view.window)
     old = sum(view.shown(name)[0] == EPOCH for name in names)
     note = f"{old} of {len(names)} had no labels in {of} and are shown since epoch. " * bool(old)
+    note += f"{view.of} of data so far: {length} are not full. " * (view.of != length)
     return (
         f"<h2>Slices, {of if old < len(names) else 'since epoch'}</h2>"
-        f'<p class="dim small">{note}The gravest first. Lines: <span class="key-a">raw</span>, '
-        '<span class="key-b">recalibrated (dashed)</span>; marks: alarm (full or dashed), '
-        f"promotion (dotted), rollback (fine).</p>{_table('slices', head, rows)}"
+        f'<p class="dim small">{note}Read every 10 s. The gravest first; σ is right within '
+        f"a factor of {number(CLOSE)}, an error matters from {number(MATTERS)} on. Lines: "
+        '<span class="key-a">raw</span>, <span class="key-b">recalibrated (dashed)</span>, up to '
+        "now; marks: alarm (full or dashed), promotion (dotted), rollback (fine). "
+        '<span class="narrow">More is on the page of each slice.</span></p>'
+        f"{_table('slices', head, rows, range(3, 7))}"
     )
+
+
+def _start(view: View) -> float:
+    """Finds when the lines of all slices begin: an hour ago, or with the first frame."""
+    first = min((one[0, AT] for one in _last_hour(view).values()), default=view.at)
+    return max(min(first, view.at if view.began is None else view.began), view.at - HOUR)
 
 
 def _last_hour(view: View) -> dict[str, FloatArray]:
@@ -276,10 +327,17 @@ def _row(view: View, name: str) -> list[str]:
     words = "too few labels to say"
     if enough(made):
         words = _of(sigma(factor_of(made)), *at, JOINT, "sigma")
+    alarms = [one for one in view.alarms if one.slice == name]
+    if alarms:
+        words = f"{_raised(view, alarms[0])}; {words} over {view.of}"
     first = f'{_linked(view, name)}<br><span class="small">{_word(kind, word)}: {words}</span>'
     worst, ence = max(made.dimensions.items(), key=lambda one: np.nan_to_num(one[1].ence, nan=-1))
     return [
         _two(first, note) if (note := _note(view, name, window)) else first,
+        _two(
+            _of(f"{raw.rows:,}", *of_raw, "n"),
+            f"worth {_of(number(made.joint.n_eff), *at, JOINT, 'n_eff')}",
+        ),
         _spark(view, name),
         _of(number(raw.joint.nees_over_k), *of_raw, "nees_over_k"),
         _of(number(made.joint.nees_over_k), *at, JOINT, "nees_over_k"),
@@ -288,22 +346,27 @@ def _row(view: View, name: str) -> list[str]:
             f"noise {_of(number(ence.ence_noise_floor), *at, worst, 'ence_noise_floor')}",
         ),
         _of(number(made.joint.qce), *at, JOINT, "qce"),
-        _two(
-            _of(f"{raw.rows:,}", *of_raw, "n"),
-            f"worth {_of(number(made.joint.n_eff), *at, JOINT, 'n_eff')}",
-        ),
         _evidence(view, name),
     ]
+
+
+def _raised(view: View, alarm: Alarm) -> str:
+    """Says by how much σ was wrong when an alarm was raised."""
+    size = size_of_error(replace(alarm.scale, lower=math.nan, upper=math.nan))
+    at = (alarm.slice, "drift", str(alarm.severity), "alarm", "size")
+    raw = "raw " * (alarm.stage is Stage.RAW)
+    return f"{raw}σ {_of(size, *at)} when raised {span(view.event_ago(alarm.event_ns))} ago"
 
 
 def _note(view: View, name: str, window: str) -> str:
     """Says what rows a reading holds, where that may surprise."""
     if window == EPOCH:
         return "since epoch"
-    since = view.at - view.window_s
-    swaps = (one.mark for one in view.moments if one.slice in ("", name))
-    mixed = any(one.time > since and one.word in SWAPPED for one in swaps)
-    return "partly from before the change" if mixed else ""
+    if view.swap_of(name, view.window_s) is None:
+        return ""
+    reading = view.shown(name)[1]
+    none = reading.recalibrated is reading.raw
+    return f"{'all' if none else 'partly'} from before the change{': raw = recalibrated' * none}"
 
 
 def _evidence(view: View, name: str) -> str:
@@ -313,8 +376,14 @@ def _evidence(view: View, name: str) -> str:
         return "–"
     one = max(known, key=lambda standing: standing.evidence / standing.threshold)
     at = (name, "drift", str(one.severity), "standing")
+    now = _of(_hours(one.evidence), *at, "evidence_hours")
     threshold = _of(hours(one.threshold), *at, "threshold_hours")
-    return _two(_of(_hours(one.evidence), *at, "evidence_hours"), f"{one.severity} at {threshold}")
+    alarms = [one for one in view.alarms if one.slice == name]
+    if alarms:
+        at = (name, "drift", str(alarms[0].severity), "alarm")
+        raised = _of(hours(alarms[0].evidence), *at, "evidence_hours")
+        return _two(f"{raised} raised it", f"since then {now}")
+    return _two(now, f"{one.severity} at {threshold}") if one.evidence >= FEWEST_HOURS else now
 
 
 def _spark(view: View, name: str) -> str:
@@ -323,15 +392,10 @@ def _spark(view: View, name: str) -> str:
         return "–"
     mine = points[name]
     mine = mine[np.unique(np.linspace(0, mine.shape[0] - 1, _SPARKS).astype(int))]
-    # All lines have the span of the longest one.
-    time = np.append(min(one[0, AT] for one in points.values()), mine[:, AT])
-    made, raw = (
-        Line("", time, np.append(np.nan, mine[:, column]))
-        for column in (NEES_RECALIBRATED, NEES_RAW)
-    )
+    made, raw = (Line("", mine[:, AT], mine[:, at]) for at in (NEES_RECALIBRATED, NEES_RAW))
     says = f"NEES/K of {name} over time, now {number(float(made.values[-1]))}"
     marks = [one.mark for one in view.moments if one.slice in ("", name)]
-    return sparkline(says, made, marks, beside=raw)
+    return sparkline(says, made, marks, beside=raw, reach=(_start(view), view.at))
 
 
 def _recalibrators(view: View) -> str:
@@ -353,16 +417,18 @@ def _recalibrators(view: View) -> str:
                 f"{_linked(view, one.slice)}: {_TRIALS[one.state]}",
                 f"<code>{escape(one.version)}</code>",
             ),
-            f"{one.evidence.tracks:,}",
-            _two(_odds(one.evidence.log10_better), f"of {_odds(one.evidence.log10_threshold)}"),
+            _two(
+                proof(one.evidence),
+                f"{_ENDS[one.state]} at {odds(one.evidence.log10_threshold)}",
+            ),
         )
         for one in view.trials
     ]
-    trials = _table("trials", ("on trial", "tracks", "odds that it is better"), rows)
+    trials = _table("trials", ("on trial", "odds that it is better than what is active"), rows)
     happened = "".join(
         f"<li>{span(view.ago(one.time_ns))} ago: {escape(str(one.what).replace('_', ' '))}, "
         f"{escape(called(one.slice))}: {escape(one.reason)} ({escape(one.actor)})</li>"
-        for one in reversed(view.records)
+        for one in view.records[: -_RECORDS - 1 : -1]
     )
     last = f"<details><summary>What happened last</summary><ul>{happened}</ul></details>"
     return (
@@ -378,24 +444,22 @@ _TRIALS = {
     TrialState.PROVEN: "candidate, proven",
     TrialState.GUARD: "guard, active before",
 }
-
-
-def _odds(log10: float) -> str:
-    return f"{number(10 ** min(log10, 300.0))} : 1"
+_ENDS = {TrialState.RUNNING: "proven", TrialState.PROVEN: "proven", TrialState.GUARD: "back"}
 
 
 def _labels(view: View) -> str:
     counters, ago = view.snapshot.counters, view.labelled_ago
     last = "the last one at an unknown time" if math.isnan(ago) else f"the last {span(ago)} ago"
-    others = asdict(counters.truth) | {"matched": 0, "detections unmatched": counters.unmatched}
-    told = [f"{n:,} {name.replace('_', ' ')}" for name, n in others.items() if n]
+    fates = asdict(counters.truth)
+    came, matched = sum(fates.values()), fates.pop("matched")
+    told = "".join(f", {n:,} {name.replace('_', ' ')}" for name, n in fates.items() if n)
+    gone = {"were claimed by no label": counters.unmatched, "left without one": counters.dropped}
     return (
-        "<h2>Labels</h2><p>"
-        f"{_of(f'{counters.truth.matched:,}', *_SUM, 'matched')} labels matched"
-        f"{f', {last}' * bool(counters.truth.matched)}. "
-        f"{_of(f'{view.pending:,}', *_SUM, 'pending')} detections wait for theirs.</p>"
-        + f"<p class=dim>Others: {', '.join(told)}.</p>"
-        * bool(told)
+        f"<h2>Labels</h2><p>{counted(came, 'label')} came, with frames and later: "
+        f"{_of(f'{matched:,}', *_SUM, 'matched')} matched{f' ({last})' * bool(matched)}{told}.</p>"
+        f"<p>{_of(f'{view.pending:,}', *_SUM, 'pending')} detections wait for theirs"
+        + "".join(f", {n:,} {what}" for what, n in gone.items() if n)
+        + ".</p>"
     )
 
 
@@ -407,15 +471,20 @@ def _streams(view: View) -> str:
     rows = [
         (
             escape(one.stream),
-            _two(f"{one.frames:,}", f"last {span(view.ago(one.received_ns))} ago"),
+            _aged(one.frames, view.ago(one.received_ns)),
+            _aged(one.matched, view.ago(one.matched_received_ns)),
             number(view.rates.get(one.stream, math.nan)),
             _lag(one),
-            _two(f"{one.matched:,}", f"last {span(view.ago(one.matched_received_ns))} ago"),
         )
         for one in view.streams
     ]
-    head = ("stream", "frames", "a second", "lag", "labels matched")
-    return f"<h2>Streams</h2>{_table('streams', head, rows)}" if rows else ""
+    head = ("stream", "frames", "labels matched", "frames a second", "lag")
+    return f"<h2>Streams</h2>{_table('streams', head, rows, (3, 4))}" if rows else ""
+
+
+def _aged(count: int, ago: float) -> str:
+    """Writes a count, and how long ago the last was where it is not lately."""
+    return _two(f"{count:,}", f"last {span(ago)} ago") if ago > SOON else f"{count:,}"
 
 
 def _lag(one: StreamStatus) -> str:
@@ -455,17 +524,23 @@ def _tracks(view: View) -> str:
         )
         for i, name in enumerate(tracks.names)
     ]
-    head = ("slice", *(status.name.lower() for status in TrackStatus), "NIS/J, 1 is right")
-    return f"<h2>Tracks</h2>{_table('tracks', head, rows)}" if rows else ""
+    head = ("slice", *(status.name.lower() for status in TrackStatus), "NIS/J")
+    return f"<h2>Tracks</h2>{_NIS}{_table('tracks', head, rows, (1, 3))}" if rows else ""
+
+
+_NIS = """<p class="dim small">NIS/J: squared innovation over what the filter expects. Healthy is
+below 1, since errors go on from frame to frame: 0.6 where two in a row correlate by 0.65, 0.9 where
+they do not. Watch its change; far above 1 is overconfident.</p>"""
 
 
 def _frames(view: View) -> str:
     """Says what became of detections and messages, with the reasons."""
     counters = view.snapshot.counters
-    sums = [
-        f"{_of(f'{getattr(counters, one):,}', *_SUM, one)} {one.replace('_', ' ')}"
-        for one in ("recalibrated", "passed_through", "refused")
-    ]
+    swapped = any(one.mark.word in SWAPPED for one in view.moments)
+    bare = not swapped and all(one.method == "identity" for one in view.active)
+    made = "by the active recalibrator" + " (unchanged: the identity)" * bare
+    words = {"recalibrated": made, "passed_through": "passed through", "refused": "refused"}
+    sums = [f"{_of(f'{getattr(counters, of):,}', *_SUM, of)} {it}" for of, it in words.items()]
     why = [
         f"<li>{what} {n:,}: {reason.label.replace('_', ' ')}</li>"
         for reason in Reason
@@ -519,7 +594,7 @@ def slice_page(view: View, name: str) -> Steps:
         words, made = "too few labels to say more", reading.recalibrated
         if enough(made):
             words = _of(sigma(factor_of(made)), name, window, RECALIBRATED, JOINT, "sigma")
-        of = f"the last {lasting(window)}" if window != EPOCH else "all time since epoch"
+        of = f"the last {view.of}" if window != EPOCH else "all time since epoch"
         rows = _of(f"{reading.raw.rows:,}", name, window, RAW, JOINT, "n")
         parts.append(f"<p>{_word(kind, word)}: {words}, by {rows} labelled rows of {of}.</p>")
         parts += [_alarm(view, one) for one in view.alarms if one.slice == name]
@@ -545,14 +620,14 @@ def _over_time(view: View, name: str) -> Iterator[Figure]:
     points = _last_hour(view).get(name)
     if points is None:
         return
-    minutes = (points[:, AT] - view.at) / 60
+    minutes, start = (points[:, AT] - view.at) / 60, (_start(view) - view.at) / 60
     marks = [
         replace(one.mark, time=at)
         for one in view.moments
-        if one.slice in ("", name) and (at := (one.mark.time - view.at) / 60) >= minutes[0]
+        if one.slice in ("", name) and (at := (one.mark.time - view.at) / 60) >= start
     ]
-    draw = partial(timeline, marks=marks, x_label="minutes, 0 is now")
-    of = f"; each point is of the last {lasting(view.window)}"
+    draw = partial(timeline, marks=marks, x_label="minutes, 0 is now", reach=(start, 0.0))
+    of = f"; each point is of {lasting(view.window)} before it, or of all there was"
     for title, columns, ideal in (
         ("NEES/K", (NEES_RAW, NEES_RECALIBRATED), 1.0),
         ("ENCE", (ENCE_RAW, ENCE_RECALIBRATED), None),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from monitor.drift.alarms import WRONG, Alarm, DriftState, SliceStanding, size_of_error
 from monitor.drift.bets import Severity, Stage
@@ -18,7 +18,14 @@ from monitor.frames.space import FloatArray
 from monitor.frames.status import StreamStatus
 from monitor.pipeline.recalibrators import ActiveRecalibrator
 from monitor.pipeline.streams import TrackReading
-from monitor.promotion.records import Happened, Record, TrialStanding, TrialState
+from monitor.promotion.records import (
+    Evidence,
+    Happened,
+    PromotionMode,
+    Record,
+    TrialStanding,
+    TrialState,
+)
 from monitor.service.history import History, Moment
 from monitor.service.metrics import Snapshot
 from monitor.statistics.measures import Evaluation
@@ -28,11 +35,14 @@ from monitor.statistics.verdicts import CLOSE, FEWEST_TO_JUDGE, MATTERS
 # The window that the page shows, if it is configured, and its name where nothing is in it.
 WINDOW, EPOCH = "5m", "epoch"
 
-# Records that the page lists; s for which a swap is news; s of silence, and of frames, that are.
-_RECORDS, _NEWS, _SILENT, _SOON = 10, 600.0, 60.0, 10.0
+# Records that are looked at; s for which a swap is news; s of silence, and of frames, that are.
+_RECORDS, _NEWS, _SILENT, SOON = 100, 600.0, 60.0, 10.0
 
 # Labelled rows below which nothing is said of a factor; drift waits for as many.
 _FEWEST = 100
+
+_SWAPS = (Happened.PROMOTED, Happened.ROLLED_BACK)
+_CONNECT = "README.md#beside-a-detector"
 
 # Kinds of sentences that call for somebody or are news, the gravest first.
 _RANKS = {"page": 0, "warning": 1, "swap": 2, "ticket": 3, "note": 4}
@@ -43,12 +53,14 @@ class Said:
     """A sentence about the whole sidecar.
 
     kind    how grave it is: one of _RANKS, well, or '' where nothing can be said
-    anchor  of docs/runbook.md; '' where nothing is to be done
+    anchor  of docs/runbook.md, or of another file; '' where nothing is to be done
+    more    sentences beside it
     """
 
     kind: str
     sentence: str
     anchor: str = ""
+    more: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +71,7 @@ class View:
     at, wall_ns     monotonic s and wall clock
     event_ns        event time; None without any
     recent          readings of the window by slice; `readings` has those since epoch
-    began, rates, points, moments
+    started, began, rates, points, moments
                     as History has them
     """
 
@@ -82,6 +94,7 @@ class View:
     readings: Mapping[str, SliceReading]
     recent: Mapping[str, SliceReading]
     standings: Mapping[tuple[str, Severity], SliceStanding]
+    started: float
     began: float | None
     rates: Mapping[str, float]
     points: Mapping[str, FloatArray]
@@ -99,6 +112,28 @@ class View:
         """Lists the latched alarms, pages first, the newest first."""
         found = [one.alarm for one in self.standings.values() if one.alarm is not None]
         return sorted(found, key=lambda one: (one.severity is not Severity.PAGE, -one.event_ns))
+
+    @property
+    def of(self) -> str:
+        """Says of which time the window is: its whole length, or less soon after the start."""
+        rows = sum(one.raw.rows for name, one in self.readings.items() if not is_total(name))
+        running = math.inf if self.began is None else self.at - self.began
+        # More labels than came to this process: the window goes on from before a restart.
+        if running >= self.window_s or rows > self.snapshot.counters.truth.matched:
+            return lasting(self.window)
+        return span(running)
+
+    def swap_of(self, name: str, seconds: float) -> Record | None:
+        """Finds the last promotion or rollback that a slice has had in so many seconds."""
+        news = (one for one in reversed(self.records) if one.what in _SWAPS)
+        last = next((one for one in news if one.slice in ("", name)), None)
+        return last if last is not None and self.ago(last.time_ns) < seconds else None
+
+    def verifying(self, name: str) -> bool:
+        """Tells that a swap is too recent to judge it: by the window, or by its few labels."""
+        standing = self.standings.get((name, Severity.PAGE))
+        few = standing is not None and standing.state is DriftState.TOO_FEW
+        return self.swap_of(name, math.inf if few else self.window_s) is not None
 
     @property
     def labelled_ago(self) -> float:
@@ -120,10 +155,13 @@ def window_of(windows: tuple[str, ...]) -> str:
     return WINDOW if WINDOW in windows else windows[0]
 
 
-def view_of(snapshot: Snapshot, clocks: tuple[float, int, int], history: History) -> View:
+def view_of(
+    snapshot: Snapshot, clocks: tuple[float, int, int], history: History, grpc: str = ""
+) -> View:
     """Takes from the live parts what the page tells, as of now.
 
     clocks  monotonic s and ns, and the wall clock in ns
+    grpc    where it listens; '' for the configured address
     """
     pipeline, promotions = snapshot.pipeline, snapshot.promotions
     config, (at, monotonic_ns, wall_ns) = pipeline.config, clocks
@@ -136,7 +174,7 @@ def view_of(snapshot: Snapshot, clocks: tuple[float, int, int], history: History
         mode=str(config.recalibration.mode),
         promotion=str(config.promotion.mode),
         pinned=promotions.pinned,
-        grpc=config.server.grpc_address,
+        grpc=grpc or config.server.grpc_address,
         pending=pipeline.ledger.fates.pending,
         active=pipeline.recalibrators.active(),
         trials=promotions.trials(),
@@ -151,6 +189,7 @@ def view_of(snapshot: Snapshot, clocks: tuple[float, int, int], history: History
             (one.slice, one.severity): one
             for one in (snapshot.drift.standings if snapshot.drift is not None else ())
         },
+        started=history.started,
         began=history.began,
         rates=dict(history.rates),
         points=dict(history.points),
@@ -186,7 +225,7 @@ def sigma(factor: float) -> str:
     if not 0 < factor < math.inf:
         return "σ unknown"
     if 1 / CLOSE <= factor <= CLOSE:
-        return "σ is right"
+        return f"{factor:.2f} times what σ says"
     return f"σ {number(max(factor, 1 / factor))} times too {'small' if factor > 1 else 'large'}"
 
 
@@ -219,12 +258,14 @@ def state_of(view: View, name: str) -> tuple[int, str, str]:
             return rank, str(severity), str(severity)
     if any(one is not None and one.state is DriftState.WARNING for _, one in states):
         return 2, "ticket", "evidence rises"
+    if view.verifying(name):
+        return 3, "swap", "verifying"
     window, reading = view.shown(name)
     if window == EPOCH or not enough(reading.recalibrated):
         return 5, "", "not judged"
     if not 1 / MATTERS <= factor_of(reading.recalibrated) <= MATTERS:
         return 3, "warning", "no alarm yet"
-    return 4 if is_total(name) else 3, "well", "no alarm"
+    return (4, "", "together") if is_total(name) else (3, "well", "no alarm")
 
 
 def trouble(view: View, name: str) -> tuple[int, float]:
@@ -257,7 +298,7 @@ def _alarms(view: View) -> Iterator[Said]:
             f"{called(alarm.slice)} is {WRONG[alarm.direction]}"
             f"{' as the detector sends it' * hidden}: {size}"
             f"{', which is compensated' * (hidden and view.mode == 'apply')}; "
-            f"{alarm.severity} since {span(view.event_ago(alarm.event_ns))}.",
+            f"{alarm.severity} raised {span(view.event_ago(alarm.event_ns))} ago.",
             f"calibrationdrift{alarm.severity}",
         )
 
@@ -268,16 +309,22 @@ def _silence(view: View) -> Iterator[Said]:
         text = "Overloaded: frames are answered, but not counted."
         yield Said("warning", text, "calibrationoverload")
     if not counters.frames:
-        at = "" if view.grpc.endswith(":0") else f" Detectors are awaited at {view.grpc}."
-        yield Said("warning", f"No frames yet: nothing can be judged.{at}")
+        at = "" if view.grpc.endswith(":0") else f" at {view.grpc}"
+        began = f"{len(view.streams) or 'No'} streams have"
+        text = f"No frames in {span(max(view.at - view.started, 0))}: nothing can be judged."
+        yield Said("warning", text, _CONNECT, f"{began} begun; detectors are awaited{at}.")
         return
     silent = view.ago(max((one.received_ns or 0 for one in view.streams), default=None))
     if silent > _SILENT:
-        yield Said("warning", f"No frames have come for {span(silent)}: all below is of then.")
+        text = f"No frames have come for {span(silent)}: all below is of then."
+        yield Said("warning", text, _CONNECT)
         return
     ago, running = view.labelled_ago, 0.0 if view.began is None else view.at - view.began
-    if math.isnan(ago) and running > _SOON:
-        text = f"No labels have come in {span(running)} of frames: nothing can be judged."
+    if math.isnan(ago) and running > SOON:
+        fates = asdict(counters.truth)
+        came = 0 if fates["matched"] else sum(fates.values())
+        none = f"None of {counted(came, 'label')} has matched" if came else "No labels have come"
+        text = f"{none} in {span(running)} of frames: nothing can be judged."
         yield Said("warning", text, "calibrationnolabels")
     elif ago > _SILENT:
         text = "what is judged is of before" if view.recent else "nothing can be judged"
@@ -286,23 +333,61 @@ def _silence(view: View) -> Iterator[Said]:
 
 
 def _swaps(view: View) -> Iterator[Said]:
-    swaps = (Happened.PROMOTED, Happened.ROLLED_BACK)
-    last = {one.slice: one for one in view.records if one.what in swaps}
-    for record in reversed(last.values()):
-        ago = view.ago(record.time_ns)
-        if ago > _NEWS:
+    slices = dict.fromkeys(one.slice for one in reversed(view.records) if one.what in _SWAPS)
+    for slice in slices:
+        record = view.swap_of(slice, _NEWS)
+        if record is None or record.slice != slice:
             continue
-        what = "its recalibrator was rolled back"
-        if record.what is Happened.PROMOTED:
-            what = "a recalibrator was promoted"
-        text = f"{called(record.slice)}: {what} {span(ago)} ago ({record.actor})"
+        promoted = record.what is Happened.PROMOTED
+        what = "was corrected" if promoted else "is without its last correction, rolled back"
+        text = f"{called(slice)} {what} {span(view.ago(record.time_ns))} ago"
         known = [one.typical for one in record.factors if one.typical > 0]
-        if known and record.what is Happened.PROMOTED:
+        if known and promoted:
             factor = math.exp(sum(map(math.log, known)) / len(known) / 2)
             way = "larger" if factor > 1 else "smaller"
             times = number(max(factor, 1 / factor))
-            text += f"; σ is forwarded {times} times {way} than the detector states"
-        yield Said("swap", f"{text}.")
+            text += f": σ is forwarded {times} times {way} than the detector states"
+        verifying = view.verifying(slice)
+        alarmed = any(one.slice == slice for one in view.alarms)
+        text += "; being verified" * verifying
+        text += ", no action is needed now" * (verifying and not alarmed)
+        at = view.at - view.ago(record.time_ns)
+        marks = [one.mark for one in view.moments if one.slice == slice and one.mark.time <= at]
+        over = [one.kind for one in marks if one.kind in tuple(Severity)]
+        more = f"{('Rolled back', 'Promoted')[promoted]} by {record.actor}. "
+        more += f"The {over[-1]} before is over with it. " if over and not alarmed else ""
+        more += _guard(view, slice) * verifying + " The detector itself is as before." * promoted
+        yield Said("swap", f"{text}.", "calibrationfaultcompensated", more)
+
+
+def _guard(view: View, slice: str) -> str:
+    """Says what verifies a swap: the guard, and a window that holds nothing from before it."""
+    guards = (one for one in view.trials if one.slice == slice and one.state is TrialState.GUARD)
+    guard, text = next(guards, None), ""
+    if guard is not None:
+        acts = view.promotion != PromotionMode.MANUAL and not view.pinned
+        then, at = ("is reported", "comes back by itself")[acts], guard.evidence.log10_threshold
+        text = (
+            f"A guard compares it with what was active before, which {then} at odds of {odds(at)}; "
+            f"so far {proof(guard.evidence)}. "
+        )
+    swap = view.swap_of(slice, view.window_s)
+    if swap is None:
+        return f"{text}Too few labels have come since to judge it."
+    left = span(view.window_s - view.ago(swap.time_ns))
+    return f"{text}In {left} its row holds only what came after that."
+
+
+def odds(log10: float) -> str:
+    """Writes odds from their power of ten."""
+    return f"{number(10 ** min(log10, 300.0))} : 1"
+
+
+def proof(evidence: Evidence) -> str:
+    """Says how many tracks have spoken in a trial, and which odds they give."""
+    if not evidence.tracks:
+        return "no track has ended"
+    return f"{odds(evidence.log10_better)} after {counted(evidence.tracks, 'track')}"
 
 
 def _candidates(view: View) -> Iterator[Said]:
@@ -314,25 +399,28 @@ def _candidates(view: View) -> Iterator[Said]:
 
 def _well(view: View) -> Said:
     """Says that nothing is wrong, or why that cannot be said."""
-    names = (name for name in view.readings if not is_total(name))
+    names = [name for name in view.readings if not is_total(name)]
+    unsure = [name for name in names if view.verifying(name)]
+    names = [name for name in names if name not in unsure]
     shown = {name: view.shown(name)[1].recalibrated for name in names}
     known = {name: factor_of(one) for name, one in shown.items() if enough(one)}
     for one in view.standings.values():
         if one.state is DriftState.WARNING:
             share = f"{one.evidence / one.threshold:.0%} of what a {one.severity} needs"
-            return Said("", f"{called(one.slice)}: evidence of drift is at {share}.")
+            text = f"{called(one.slice)}: evidence of drift is at {share}."
+            return Said("", text, f"calibrationdrift{one.severity}")
     if not known:
-        rows = sum(one.rows for one in shown.values())
-        return Said("", f"Too few labels to judge yet: {counted(rows, 'labelled row')}.")
+        rows, of = sum(one.rows for one in shown.values()), "any other slice" * bool(unsure)
+        text = f"Too few labels to judge {of or 'yet'}: {counted(rows, 'labelled row')}."
+        return Said("", text, "calibrationlabelledsharelow")
     worst = max(known, key=lambda name: abs(math.log(known[name])) if known[name] > 0 else 0.0)
     if not 1 / MATTERS <= known[worst] <= MATTERS:
-        return Said(
-            "", f"{called(worst)}: {sigma(known[worst])}; too little evidence for an alarm."
-        )
+        text = f"{called(worst)}: {sigma(known[worst])}; too little evidence for an alarm."
+        return Said("", text, "calibrationdriftpage")
     low, high = number(min(known.values())), number(max(known.values()))
-    few = len(shown) - len(known)
+    few = f"; {len(shown) - len(known)} slices have too few labels" * (len(shown) > len(known))
     return Said(
         "well",
-        f"Nothing is known to be wrong: errors are {low}{f' to {high}' * (low != high)} times what "
-        f"σ says{f'; {few} slices have too few labels' * bool(few)}.",
+        f"Nothing {'else ' * bool(unsure)}is known to be wrong in {view.of} of data: errors are "
+        f"{low}{f' to {high}' * (low != high)} times what σ says{few}.",
     )

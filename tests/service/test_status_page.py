@@ -20,12 +20,20 @@ from monitor.drift.alarms import AlarmChange, AlarmReason, hours, size_of_error
 from monitor.drift.bets import Stage
 from monitor.drift.evidence import Scale
 from monitor.figures.svg import number
+from monitor.figures.timeline import Mark
 from monitor.frames.space import MOST_SLICES
 from monitor.pipeline.housekeeping import Events
-from monitor.promotion.records import Factor, Happened, Record
-from monitor.service.history import MOST_MARKS, MOST_POINTS, NEES_RAW, History
+from monitor.promotion.records import (
+    Evidence,
+    Factor,
+    Happened,
+    Record,
+    TrialStanding,
+    TrialState,
+)
+from monitor.service.history import MOST_MARKS, MOST_POINTS, NEES_RAW, History, Moment
 from monitor.service.status_page import SCRIPT, Pages
-from monitor.service.view import View, findings, sigma, span, view_of
+from monitor.service.view import View, findings, sigma, span, state_of, view_of
 from monitor.statistics.exact_engine import BinCut
 from monitor.statistics.observations import finished
 from monitor.statistics.reading import ReadingCache, WindowReading
@@ -122,9 +130,10 @@ def expected(answers: dict[str, pb.GetCalibrationResponse], of: str) -> str:
         severity = SEVERITIES[stage]
         (one,) = (one for one in told.drift if (one.slice, one.severity) == (slice, severity))
         held = one.alarm if axis == "alarm" else one
-        if measure == "scale":
+        if measure in ("scale", "size"):
             scale = one.alarm.scale
-            return size_of_error(Scale(scale.estimate, scale.lower, scale.upper))
+            ends = (scale.lower, scale.upper) if measure == "scale" else (math.nan, math.nan)
+            return size_of_error(Scale(scale.estimate, *ends))
         value = getattr(held, measure)
         if measure in ("detections", "tracks"):
             return f"{value:,}"
@@ -171,10 +180,11 @@ def test_figures_show_the_bins_of_get_calibration(sidecar):
 def test_the_alarm_is_the_first_thing_that_is_said_with_what_to_do(sidecar):
     text = sidecar.get("/")
     said = html.unescape(first("<h1[^>]*>(.*?)</h1>", text))
+    size = r"σ is [\d.]+ times too small"
     assert re.fullmatch(
-        rf"{re.escape(EVIL)} is overconfident: σ is [\d.]+ times too small; page since \d+ s\.",
-        said,
+        rf"{re.escape(EVIL)} is overconfident: {size}; page raised \d+ s ago\.", said
     )
+    assert re.search(r"page</span>: σ <.*?times too small</span> when raised \d+ s ago; <", text)
     assert "docs/runbook.md#calibrationdriftpage" in text
     rows = re.findall(r'<th scope="row"><a href="(/slice/[^"]+)"', text)
     assert rows[0] == slice_path(EVIL)
@@ -266,7 +276,9 @@ def said(of: View) -> list[str]:
 def test_a_healthy_sidecar_says_that_nothing_is_known_to_be_wrong():
     found = view(910.0)
     (sentence,) = said(found)
-    assert re.fullmatch("well: Nothing is known to be wrong: errors are .* times .*", sentence)
+    assert re.fullmatch(
+        "well: Nothing is known to be wrong in 100 s of data: errors are .* times .*", sentence
+    )
     assert drawn(found, "car")
 
 
@@ -274,9 +286,9 @@ def test_a_sidecar_without_frames_says_so_and_where_it_waits():
     pipeline = pipeline_of()
     shot = snapshot(pipeline=pipeline)
     empty = view_of(shot, (1.0, SECOND, SECOND), History(pipeline.events))
-    where = "Detectors are awaited at 127.0.0.1:50051."
-    assert said(empty) == [f"warning: No frames yet: nothing can be judged. {where}"]
-    assert "No frames yet" in drawn(empty)
+    assert said(empty) == ["warning: No frames in 1 s: nothing can be judged."]
+    assert "detectors are awaited at 127.0.0.1:50051." in drawn(empty)
+    assert "What to do" in drawn(empty)
 
 
 def test_silence_of_frames_or_of_labels_is_said_before_anything_is_called_well():
@@ -286,6 +298,8 @@ def test_silence_of_frames_or_of_labels_is_said_before_anything_is_called_well()
     streams = tuple(replace(one, matched_received_ns=None) for one in late.streams)
     (none,) = said(replace(late, streams=streams))
     assert none == "warning: No labels have come in 100 s of frames: nothing can be judged."
+    text = drawn(replace(late, streams=streams))
+    assert text.index("<h2>Labels") < text.index("<h2>Recalibrators")
     streams = tuple(replace(one, matched_received_ns=190 * SECOND) for one in late.streams)
     (stopped,) = said(replace(late, streams=streams, recent={}))
     assert stopped == "warning: No labels have come for 12 min: nothing can be judged."
@@ -302,22 +316,53 @@ def test_alarms_then_swaps_then_tickets_are_said():
     found = view(910.0, drift=replace(READING, standings=(READING.standings[0], hidden)))
     found = replace(found, records=(record,), event_ns=196_400_000_000)
     assert said(found) == [
-        "page: car is overconfident: σ is 2.2 times too small; page since 3 min.",
-        "swap: car: a recalibrator was promoted 30 s ago (trial); σ is forwarded 2.00 times "
-        "larger than the detector states.",
+        "page: car is overconfident: σ is 2.2 times too small; page raised 3 min ago.",
+        "swap: car was corrected 30 s ago: σ is forwarded 2.00 times larger than the detector "
+        "states; being verified.",
         "ticket: car is overconfident as the detector sends it: σ is 2.2 times too small, which is "
-        "compensated; ticket since 3 min.",
+        "compensated; ticket raised 3 min ago.",
     ]
     text = drawn(found)
     assert text.count("<article") == 2
     assert "began about 3 min ago" in text
     swap, well = said(replace(view(910.0), records=(record,)))
     assert (swap[:5], well[:5]) == ("swap:", "well:")
+    assert "Nothing else" in well
+    assert swap.endswith("; being verified, no action is needed now.")
+
+
+def test_a_swap_is_verified_by_the_guard_and_is_not_called_well_meanwhile():
+    record = Record(1, 880 * SECOND, Happened.PROMOTED, "car", "v", "a", "b", "trial", "proven")
+    evidence = Evidence(7, 0.1, 1.0, 0.0, 3.0)
+    guard = TrialStanding("car", "a", TrialState.GUARD, evidence, ())
+    swapped = replace(view(910.0), records=(record,), trials=(guard,), promotion="automatic")
+    text = drawn(swapped)
+    assert "comes back by itself at odds of 1,000 : 1; so far 10.0 : 1 after 7 tracks." in text
+    assert "In 4 min its row holds only what came after that." in text
+    assert [state_of(swapped, name)[1:] for name in ("car", "truck")] == [
+        ("swap", "verifying"),
+        ("well", "no alarm"),
+    ]
+    assert "all from before the change: raw = recalibrated" in text
+    later = replace(swapped, wall_ns=1200 * SECOND)
+    assert state_of(later, "car")[1:] == ("well", "no alarm")
+    assert not any("verified" in one for one in said(later))
+
+
+def test_lines_go_on_up_to_now_with_every_promotion():
+    empty = view(1000.0)
+    points = np.full((2, 7), 1.0)
+    points[:, 0] = 910.0, 920.0
+    mark = Moment("car", Mark(990.0, "promoted", "well"))
+    text = drawn(replace(empty, points={"car": points}, moments=(mark,)))
+    # 3 to 117 units are 900 to 1000 s.
+    assert '<path class="mark well" d="M105.6 2.0L105.6 26.0"/>' in text
+    assert "NEES/K, last 100 s" in text
 
 
 def test_slices_without_labels_in_the_window_are_shown_since_epoch_and_that_is_said():
     text = drawn(view(910.0, windows=False))
-    assert "had no labels in the last 5 min and are shown since epoch" in text
+    assert "had no labels in the last 100 s and are shown since epoch" in text
     assert {of.rsplit("/", 4)[1] for of, _ in numbers(text)} == {"epoch", "counts"}
 
 
