@@ -424,7 +424,7 @@ def _recalibrators(view: View) -> str:
         )
         for one in view.trials
     ]
-    trials = _table("trials", ("on trial", "odds that it is better than what is active"), rows)
+    trials = _table("trials", ("compared with what is active", "odds that it is better"), rows)
     happened = "".join(
         f"<li>{span(view.ago(one.time_ns))} ago: {escape(str(one.what).replace('_', ' '))}, "
         f"{escape(called(one.slice))}: {escape(one.reason)} ({escape(one.actor)})</li>"
@@ -442,9 +442,9 @@ def _recalibrators(view: View) -> str:
 _TRIALS = {
     TrialState.RUNNING: "candidate",
     TrialState.PROVEN: "candidate, proven",
-    TrialState.GUARD: "guard, active before",
+    TrialState.GUARD: "active before",
 }
-_ENDS = {TrialState.RUNNING: "proven", TrialState.PROVEN: "proven", TrialState.GUARD: "back"}
+_ENDS = {TrialState.RUNNING: "proven", TrialState.PROVEN: "proven", TrialState.GUARD: "comes back"}
 
 
 def _labels(view: View) -> str:

@@ -368,14 +368,14 @@ def _guard(view: View, slice: str) -> str:
         acts = view.promotion != PromotionMode.MANUAL and not view.pinned
         then, at = ("is reported", "comes back by itself")[acts], guard.evidence.log10_threshold
         text = (
-            f"A guard compares it with what was active before, which {then} at odds of {odds(at)}; "
-            f"so far {proof(guard.evidence)}. "
+            f"If what was active before proves better at odds of {odds(at)}, it {then}; "
+            f"the odds for it so far: {proof(guard.evidence)}. "
         )
     swap = view.swap_of(slice, view.window_s)
     if swap is None:
         return f"{text}Too few labels have come since to judge it."
     left = span(view.window_s - view.ago(swap.time_ns))
-    return f"{text}In {left} its row holds only what came after that."
+    return f"{text}In {left} the row of the slice holds only what came after the change."
 
 
 def odds(log10: float) -> str:

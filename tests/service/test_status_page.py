@@ -337,8 +337,9 @@ def test_a_swap_is_verified_by_the_guard_and_is_not_called_well_meanwhile():
     guard = TrialStanding("car", "a", TrialState.GUARD, evidence, ())
     swapped = replace(view(910.0), records=(record,), trials=(guard,), promotion="automatic")
     text = drawn(swapped)
-    assert "comes back by itself at odds of 1,000 : 1; so far 10.0 : 1 after 7 tracks." in text
-    assert "In 4 min its row holds only what came after that." in text
+    assert "proves better at odds of 1,000 : 1, it comes back by itself" in text
+    assert "the odds for it so far: 10.0 : 1 after 7 tracks." in text
+    assert "In 4 min the row of the slice holds only what came after the change." in text
     assert [state_of(swapped, name)[1:] for name in ("car", "truck")] == [
         ("swap", "verifying"),
         ("well", "no alarm"),
