@@ -174,6 +174,11 @@ def test_the_verdict_asks_whether_ground_truth_without_any_error_is_a_copy():
     assert found.kind == "ticket" and "Is the ground truth a copy of the mean?" in found.sentence
 
 
+def test_evidence_wants_a_file_of_its_own():
+    assert "Name a file of its own" in refused("report", "--evidence", "-")
+    assert "Name a file of its own" in refused("report", "--evidence", "a", "--output", "a")
+
+
 def test_no_verdict_rests_on_one_labelled_detection():
     (found,) = verdict([sliced("Car", 4.0, 1)], [])
     assert found.kind == "ticket" and "too little ground truth" in found.sentence
