@@ -311,7 +311,7 @@ def output_file(path: Path) -> Iterator[Path]:
     target = path.resolve()  # through links, so that they stay
     if target.exists() and not target.is_file():
         raise CannotWrite(
-            f"--output {path}: cannot be written (not a regular file). Name a file, or a new one."
+            f"{path}: cannot be written (not a regular file). Name a file, or a new one."
         )
     temporary = target.with_name(f".{os.getpid()}.{target.name}")  # the ending tells the format
     try:
@@ -319,7 +319,7 @@ def output_file(path: Path) -> Iterator[Path]:
         temporary.replace(target)
     except OSError as error:
         raise CannotWrite(
-            f"--output {path}: cannot be written ({error.strerror or error}). "
+            f"{path}: cannot be written ({error.strerror or error}). "
             "Name a file in a folder that exists and that you may write to."
         ) from None
     finally:

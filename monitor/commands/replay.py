@@ -28,7 +28,7 @@ from monitor.commands.options import (
     working,
     write_output,
 )
-from monitor.commands.pages.report_page import file_hash, written
+from monitor.commands.pages.report_page import digest_of, written
 from monitor.commands.recordings import add_selection, read_selected
 from monitor.commands.reference import add_drift, check_drift, reference_file
 from monitor.commands.replay_tracking import (
@@ -182,7 +182,7 @@ def run(options: argparse.Namespace) -> int:
         tracking = compare(playback.tracks, raw, yardstick, options.address)
     _complain(playback)
     if options.report is not None and (seen := found[2]) is not None:
-        made = {path: f"SHA-256 {file_hash(path)}" for path in options.files}
+        made = {path: digest_of(path) for path in options.files}
         write_output(options.report, written(report_of(seen, made)))
     tell(options, *_report(playback, found, tracking))
     return 0

@@ -204,7 +204,7 @@ FIT, OUT = (*SCALING, "--output", "m.json"), ("--output", "o.npz")
     ("words", "named"),
     [
         (("fit", "DRIVE", *FIT, "--where", "gt_id="), "on 0 detections with ground truth: of 97"),
-        (("fit", "DRIVE", *FIT[:-1], "no/m.json"), "--output no/m.json: cannot be written"),
+        (("fit", "DRIVE", *FIT[:-1], "no/m.json"), "no/m.json: cannot be written"),
         (("fit", "DRIVE", *XY, "--reject-above-error", "1e-6", *FIT), "no threshold on deviation"),
         (("fit", "DRIVE", *FIT, "--dimensions", "q"), "'q'"),
         (("fit", "DRIVE", *FIT[:-1], "/dev/null"), "/dev/null: cannot be written (not a regular"),

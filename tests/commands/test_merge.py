@@ -89,4 +89,4 @@ def test_a_file_that_is_none_or_named_twice_is_named(files, tmp_path):
     line = refusal(first, third)
     assert line.startswith(f"{third}: version: 99, but this monitor knows up to 1.")
     output = tmp_path / "nowhere" / "fleet.state"
-    assert f"--output {output}: cannot be written" in refused("merge", first, "-o", output)
+    assert f"{output}: cannot be written" in refused("merge", first, "-o", output)

@@ -6,6 +6,8 @@ import json
 import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
+from dataclasses import replace
+from hashlib import sha256
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,15 +15,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from monitor.commands.pages.report_page import Report, Said, Slice, written
+from monitor.commands.pages.report_page import Report, Said, Slice, digest_of, written
 from monitor.commands.report.evidence import Indicator, indicators
-from monitor.commands.report.live import verdict
+from monitor.commands.report.live import slices_of, verdict
 from monitor.commands.sending import running_sidecar
 from monitor.commands.sidecar_client import Client, ask
 from monitor.figures.svg import number
 from monitor.frames.space import Dimension, Space
 from monitor.statistics.exact_engine import evaluate_rows
 from tests.commands.spoken import done, found, refused
+from tests.states import counted, random_rows
 
 VOID = {"meta", "link", "br", "img", "rect", "circle", "path"}
 
@@ -126,6 +129,9 @@ def test_evidence_names_the_file_of_which_a_byte_has_changed(reported):
     [
         "no JSON",
         "{}",
+        "[" * 100_000,
+        '{"_type":"https://in-toto.io/Statement/v1","subject":[{"name":"..","digest":{"sha256":"0"}}],'
+        '"predicateType":"https://in-toto.io/attestation/test-result/v0.1"}',
         '{"_type":"https://in-toto.io/Statement/v1","subject":[{"name":"../x","digest":{"sha256":"0"}}],'
         '"predicateType":"https://in-toto.io/attestation/test-result/v0.1"}',
     ],
@@ -166,6 +172,32 @@ def test_an_indicator_is_met_only_where_its_whole_interval_is():
 def test_the_verdict_asks_whether_ground_truth_without_any_error_is_a_copy():
     (found,) = verdict([sliced("Car", 0.0)], [])
     assert found.kind == "ticket" and "Is the ground truth a copy of the mean?" in found.sentence
+
+
+def test_evidence_wants_a_file_of_its_own():
+    assert "Name a file of its own" in refused("report", "--evidence", "-")
+    assert "Name a file of its own" in refused("report", "--evidence", "a", "--output", "a")
+
+
+def test_no_verdict_rests_on_one_labelled_detection():
+    (found,) = verdict([sliced("Car", 4.0, 1)], [])
+    assert found.kind == "ticket" and "too little ground truth" in found.sentence
+
+
+def test_slices_of_one_name_in_two_spaces_are_told_apart():
+    held = counted(random_rows(3, 200))
+    alike = replace(held, slices=tuple(replace(one, name="total") for one in held.slices))
+    names = [one.name for one in slices_of(alike)]
+    assert len(set(names)) == len(names) > len(alike.slices)
+
+
+def test_the_hash_of_a_folder_is_that_of_what_sha256sum_prints(tmp_path):
+    (tmp_path / "0001.txt").write_bytes(b"b")
+    (tmp_path / "0000.txt").write_bytes(b"a")
+    printed = "".join(
+        f"{sha256(one).hexdigest()}  000{i}.txt\n" for i, one in enumerate((b"a", b"b"))
+    )
+    assert digest_of(tmp_path).endswith(sha256(printed.encode()).hexdigest())
 
 
 def test_a_report_of_any_number_of_slices_stays_below_a_megabyte():

@@ -241,8 +241,16 @@ def file_hash(path: str | Path) -> str:
 
 
 def hashed(path: str | Path) -> str:
-    """Names a file with its SHA-256. Raises OSError."""
-    return f"{path}, SHA-256 {file_hash(path)}"
+    """Names a file, or a folder of sequences, with its SHA-256. Raises OSError."""
+    return f"{path}, {digest_of(path)}"
+
+
+def digest_of(path: str | Path) -> str:
+    """Writes the SHA-256 of a file, or that of what sha256sum prints of the files of a folder."""
+    if not Path(path).is_dir():
+        return f"SHA-256 {file_hash(path)}"
+    lines = [f"{file_hash(one)}  {one.name}\n" for one in sorted(Path(path).glob("*.txt"))]
+    return f"SHA-256 of `sha256sum *.txt` {hashlib.sha256(''.join(lines).encode()).hexdigest()}"
 
 
 def notebook(slices: Sequence[Slice]) -> str:

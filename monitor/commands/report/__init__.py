@@ -48,6 +48,8 @@ def run(options: argparse.Namespace) -> int:
         return 0
     if not (options.output or options.evidence):
         raise ValueError("nothing to write: give --output FILE.html, or --evidence FILE.")
+    if options.evidence in ("-", options.output):
+        raise ValueError("--evidence: files are written beside it. Name a file of its own.")
     if options.state is not None:
         seen = Seen(read_state(Path(options.state)).state)
         made = {"statistics": hashed(options.state)}

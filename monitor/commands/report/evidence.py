@@ -20,7 +20,7 @@ from monitor import __version__
 from monitor.commands.merge import write_state
 from monitor.commands.options import plain, write_output
 from monitor.commands.pages.report_page import Slice, file_hash
-from monitor.commands.report.live import Seen, alarms_of, slices_of
+from monitor.commands.report.live import Seen, alarms_of, is_sum, slices_of
 from monitor.config import InvalidConfiguration, load
 from monitor.drift.alarms import Alarm, alarm_sentence
 from monitor.drift.bets import Severity
@@ -126,7 +126,7 @@ def indicators(slices: Sequence[Slice], alarms: Sequence[Alarm]) -> Iterator[Ind
         metric="pages that stay",
         slice=TOTAL,
         window="now",
-        n=sum(one.last.rows for one in slices if one.name != TOTAL),
+        n=sum(one.last.rows for one in slices if not is_sum(one.name)),
         n_eff=math.nan,
         value=float(len(pages)),
         interval=None,
@@ -232,7 +232,7 @@ def write_evidence(path: Path, seen: Seen) -> list[Path]:
     for version, document in seen.active.items():
         write_output(str(beside(f"{version}.json")), document)
     for name, source in _read_here(seen):
-        write_output(str(beside(name)), source.read_text("utf-8"))
+        write_output(str(beside(name)), source.read_bytes().decode("utf-8"))
     subjects = {one.name: file_hash(one) for one in written}
     write_output(str(path), json.dumps(statement_of(seen, subjects), allow_nan=False) + "\n")
     return [*written, path]
@@ -268,6 +268,9 @@ def verify(path: Path) -> list[str]:
         except FileNotFoundError:
             wrong.append(f"{name} is missing")
             continue
+        except OSError as error:
+            wrong.append(f"{name} cannot be read ({error.strerror})")
+            continue
         names.append(name)
         if not same:
             wrong.append(f"{name} has changed")
@@ -284,11 +287,16 @@ def _subjects(path: Path) -> list[tuple[str, str]]:
         statement = json.loads(path.read_text("utf-8"))
         found = [(one["name"], one["digest"]["sha256"]) for one in statement["subject"]]
         sound = statement["_type"] == STATEMENT and statement["predicateType"] == TEST_RESULT
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         sound, found = False, []
     # A name is of a file beside the statement, never of one elsewhere.
-    if not (sound and found) or any(Path(str(name)).name != name for name, _ in found):
+    if not (sound and found and all(_is_file_name(name) for name, _ in found)):
         raise NotAsStated(
             f"{path}: no in-toto statement of type test-result. Give what --evidence wrote."
         )
     return found
+
+
+def _is_file_name(name: object) -> bool:
+    text = str(name)
+    return Path(text).name == name and text not in ("", "..") and "\0" not in text

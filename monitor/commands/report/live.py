@@ -21,7 +21,7 @@ from monitor.drift.bets import Severity
 from monitor.figures.evaluations import JOINT, factors
 from monitor.figures.svg import Figure, Table, number
 from monitor.figures.timeline import Line, Mark, timeline
-from monitor.frames.slices import TOTAL
+from monitor.frames.slices import TOTAL, label
 from monitor.frames.status import Status
 from monitor.promotion.records import SWAPS
 from monitor.statistics.class_evaluation import ClassEvaluation, read_classes
@@ -32,6 +32,7 @@ from monitor.statistics.state import (
     StageStatistics,
     StatisticsState,
 )
+from monitor.statistics.verdicts import FEWEST_TO_JUDGE
 from monitor.wire.messages import Listing
 
 # Records of recalibrators that are asked for, and alarms and records that are told.
@@ -95,13 +96,22 @@ def report_of(seen: Seen, made: Mapping[str, str]) -> Report:
 def slices_of(statistics: StatisticsState) -> Iterator[Slice]:
     """Reads the measures of each slice since its statistics began, and their sum by space."""
     held = [one for one in statistics.slices if one.panes]
-    for one in held:
-        yield _slice(one.name, one)
+    taken = {TOTAL}
+    for one in statistics.slices:  # those without panes too: they may have taken a name first
+        name = label(one.name, one.space, taken)
+        taken.add(name)
+        if one.panes:
+            yield _slice(name, one)
     for _, group in groupby(sorted(held, key=_dimensions), key=_dimensions):
         several = list(group)
         if len(several) > 1:
             name = TOTAL if len(held) == len(several) else f"{TOTAL} of {_dimensions(several[0])}"
             yield _slice(name, *several)
+
+
+def is_sum(slice: str) -> bool:
+    """Says whether a slice of a report is the sum of others."""
+    return slice == TOTAL or slice.startswith(f"{TOTAL} of ")
 
 
 def _dimensions(one: SliceState) -> str:
@@ -139,7 +149,11 @@ def verdict(slices: Sequence[Slice], alarms: Sequence[Alarm]) -> Iterator[Said]:
     if not slices:
         yield Said("ticket", "Nothing can be judged: no ground truth has come.")
         return
-    known = [(factors(one.last)[JOINT], one) for one in slices if one.name != TOTAL]
+    judged = [one for one in slices if one.last.joint.n_eff >= FEWEST_TO_JUDGE]
+    if not judged and not alarms:
+        yield Said("ticket", "Nothing can be judged: too little ground truth has come.")
+        return
+    known = [(factors(one.last)[JOINT], one) for one in judged if not is_sum(one.name)]
     off = [(f, one) for f, one in known if f < 1 / _FACTOR or _FACTOR < f < math.inf]
     for factor, one in sorted(off, key=lambda found: -max(found[0], 1 / (found[0] or 1))):
         if factor == 0:
