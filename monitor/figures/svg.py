@@ -150,6 +150,12 @@ class Scale:
     end: float = 1.0
     log: bool = False
 
+    def __post_init__(self) -> None:
+        if self.high == self.low:
+            # Of 1e300 and 1e300 + 1, too, nothing is left between the ends.
+            wider = self.low + max(abs(self.low) * 1e-3, 1e-3)
+            object.__setattr__(self, "high", wider)
+
     def __call__(self, values: FloatArray | Sequence[float] | float) -> FloatArray:
         low, high = self._ends()
         at = np.asarray(values, np.float64)
@@ -281,17 +287,14 @@ class Plot:
             self.marks.append(f'<path class="{kind}" d="{"".join(d)}"/>')
 
     def band(self, x: FloatArray, low: FloatArray, high: FloatArray, kind: str = "band") -> None:
-        """Fills what lies between two lines, where all three are finite."""
-        known = np.isfinite(x) & np.isfinite(low) & np.isfinite(high)
-        if known.sum() == 1:
-            at, top, end = (
-                float(s(v[known])[0])
-                for s, v in zip((self.x, self.y, self.y), (x, high, low), strict=True)
-            )
-            self.rectangle(at - 4, top, 8, end - top, kind)
-        if known.sum() < 2:
+        """Fills what lies between two lines, where all three can be drawn; a bar for one point."""
+        every = np.stack([self.x(x), self.y(low), self.y(high)])
+        along, under, above = every[:, np.isfinite(every).all(axis=0)]
+        if along.size == 1:
+            top, end = float(above[0]), float(under[0])
+            self.rectangle(float(along[0]) - 4, top, 8, end - top, kind)
+        if along.size < 2:
             return
-        along, under, above = self.x(x[known]), self.y(low[known]), self.y(high[known])
         points = [*zip(along, above, strict=True), *zip(along[::-1], under[::-1], strict=True)]
         d = "L".join(f"{a:.1f} {b:.1f}" for a, b in points)
         self.marks.append(f'<path class="{kind}" d="M{d}Z"/>')
