@@ -231,6 +231,7 @@ def test_a_process_that_was_started_ahead_takes_the_next_job_and_ends_with_its_o
         assert children(os.getpid()) == [pid]
         os.kill(pid, signal.SIGKILL)
         assert await asyncio.to_thread(eventually, lambda: not is_there(pid))
+        await asyncio.sleep(0.2)  # the loop hears of it from another thread, a moment later
         outcome = await process.fit(quick_job(), PATIENCE)
         assert set(outcome.fitted) == {"car", "van"}
         await process.prepare()
