@@ -1,7 +1,8 @@
-"""Draws the picture of the README: what flows where, and what one run of the demo has measured.
+"""Makes the pictures of the README from one run of the demo's drive through a real sidecar.
 
-`python -m benchmarks.picture` runs the demo's drive through a real sidecar and writes
-docs/picture.svg. Every curve and every mark of its lower half is of that run.
+`python -m benchmarks.picture [CHROMIUM]` writes docs/picture.svg: what flows where, and what the
+run has measured. With the path of a Chromium it also writes docs/status_page.png: the status page
+while a page of drift fires.
 """
 
 from __future__ import annotations
@@ -9,14 +10,18 @@ from __future__ import annotations
 import asyncio
 import html
 import math
+import subprocess
 import sys
+import tempfile
+import urllib.request
 from pathlib import Path
 
 from monitor.commands.demo.run import Player, config_text
 from monitor.commands.demo.story import Cycle, Plan
 from monitor.commands.sending import running_sidecar
 
-PICTURE = Path(__file__).parents[1] / "docs" / "picture.svg"
+DOCS = Path(__file__).parents[1] / "docs"
+PICTURE, STATUS_PAGE = DOCS / "picture.svg", DOCS / "status_page.png"
 WIDTH, HEIGHT = 960, 470
 # Of the plot, and the range of NEES/K in it, which is logarithmic.
 LEFT, RIGHT, TOP, BOTTOM = 70, 940, 232, 430
@@ -117,12 +122,41 @@ def plot(plan: Plan, cycle: Cycle) -> list[str]:
     ]
 
 
-def main() -> int:
-    """Runs the drive, and writes the picture."""
+def take_status_page(chromium: str, address: str) -> None:
+    """Takes the picture of the status page, with a browser that asks for nothing else."""
+    with tempfile.TemporaryDirectory() as profile:
+        subprocess.run(
+            [
+                *(chromium, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"),
+                *("--disable-background-networking", "--disable-component-update"),
+                *("--disable-sync", "--hide-scrollbars", f"--user-data-dir={profile}"),
+                *("--window-size=1160,640", f"--screenshot={STATUS_PAGE}", address),
+            ],
+            check=True,
+            timeout=60,
+        )
+
+
+async def played(player: Player, address: str, chromium: str) -> None:
+    """Plays the drive; takes the picture some seconds after the page was raised."""
+    playing = asyncio.create_task(player.run())
+    while chromium and not playing.done():
+        await asyncio.sleep(1.0)
+        if math.isfinite(player.cycle.paged_s):
+            with await asyncio.to_thread(urllib.request.urlopen, address) as answer:
+                firing = b'class="card page"' in answer.read()
+            if firing:
+                await asyncio.to_thread(take_status_page, chromium, address)
+                chromium = ""
+    await playing
+
+
+def main(chromium: str = "") -> int:
+    """Runs the drive, and writes the pictures."""
     plan = Plan()
     with running_sidecar(config_text(plan.speed)) as addresses:
         player = Player(plan, addresses.grpc, print)
-        asyncio.run(player.run())
+        asyncio.run(played(player, f"http://{addresses.http}/", chromium))
     tip = (
         '<defs><marker id="tip" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="8" '
         f'markerHeight="8" orient="auto"><path d="M0 0L10 5L0 10z" fill="{INK}"/></marker></defs>'
@@ -141,4 +175,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))

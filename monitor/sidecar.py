@@ -296,7 +296,7 @@ class Sidecar:
             tracker=self.tracker,
             build=build(),
         )
-        self.exporting = Exporting(live, self.endpoint.published)
+        self.exporting = Exporting(live, self.endpoint.published, self.server)
 
     async def run(self, listening: Callable[[Sidecar], None]) -> None:
         """Serves until SIGTERM or SIGINT; calls `listening` once the ports are open.
@@ -308,7 +308,6 @@ class Sidecar:
         self._resume()
         await self.exporting.refresh_if_possible()
         await self.server.start()
-        self.exporting.grpc = self.server.address
         try:
             self.http_port = self.endpoint.start(host, port)
         except OSError as error:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from monitor.figures.svg import Figure, Plot, Scale, Table, around, number
+from monitor.figures.svg import Figure, Plot, Scale, around, number
+from monitor.figures.tables import Table
 from monitor.frames.space import FloatArray
 
 # Characters of the name of a row, and rows, that are drawn; the table has all of both.

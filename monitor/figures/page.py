@@ -11,7 +11,6 @@ import hashlib
 from html import escape
 
 from monitor.figures.svg import STYLE as FIGURE_STYLE
-from monitor.figures.svg import number
 
 STYLE = (
     FIGURE_STYLE
@@ -71,11 +70,6 @@ def document(title: str, body: str, script: str = "", refresh_seconds: int = 0) 
         f"<style>{STYLE}</style>{refresh * bool(refresh_seconds)}</head>"
         f"<body>{body}" + f"<script>{script}</script>" * bool(script) + "</body></html>\n"
     )
-
-
-def measure_cell(of: str, value: float) -> str:
-    """Writes a number into a cell that names what it is, such as `Car/raw/x/ence`."""
-    return f'<td data-of="{escape(of)}">{number(value)}</td>'
 
 
 def content_policy(script: str = "", *, in_page: bool = False) -> str:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from monitor.figures.svg import SERIES, Figure, Plot, Scale, Table, around, number
+from monitor.figures.svg import SERIES, Figure, Plot, Scale, around, number
+from monitor.figures.tables import Table
 from monitor.frames.space import FloatArray, IntArray
 
 

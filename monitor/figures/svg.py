@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import base64
 import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
 import numpy as np
 
+from monitor.figures.tables import Table
 from monitor.frames.space import FloatArray
 
 _NAMESPACE = "http://www.w3.org/2000/svg"
@@ -51,46 +51,6 @@ svg .d.line{stroke-dasharray:7 2 2 2}
     f"svg .{one}.dot,svg .{one}.key{{fill:var(--{one})}}"
     for one in SERIES
 )
-
-
-_NUMBER = re.compile(r"[-−+]?[\d.,]+(e[-+]?\d+)?( ?%)?|–|")
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """The numbers behind a figure, as text: a reader who cannot see the drawing has them all."""
-
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-    def html(self, name: str) -> str:
-        """Writes the table; the first cell of a row names it, words stand left of their column.
-
-        name  of the table, for those who hear the page
-        """
-        words = [
-            any(not _NUMBER.fullmatch(cell) for cell in column)
-            for column in zip(*self.rows, strict=True)
-        ]
-        words += [False] * (len(self.head) - len(words))
-        styles = [' class="text"' * one for one in words]
-        head = "".join(
-            f'<th scope="col"{style}>{escape(cell)}</th>' if cell else "<td></td>"
-            for cell, style in zip(self.head, styles, strict=True)
-        )
-        rows = "".join(
-            f'<tr><th scope="row">{escape(first)}</th>'
-            + "".join(
-                f"<td{style}>{escape(cell)}</td>"
-                for cell, style in zip(rest, styles[1:], strict=True)
-            )
-            + "</tr>"
-            for first, *rest in self.rows
-        )
-        return (
-            f'<div class="wide" tabindex="0" role="region" aria-label="{escape(name)}"><table>'
-            f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from monitor.figures.svg import Figure, Plot, Scale, Table, number
+from monitor.figures.svg import Figure, Plot, Scale, number
+from monitor.figures.tables import Table
 from monitor.frames.space import FloatArray
 
 _CIRCLE = np.linspace(0.0, math.tau, 49)

@@ -36,7 +36,8 @@ from monitor.promotion.trial import factors
 from monitor.service.exposition import process
 from monitor.service.history import EVERY_SECONDS, History
 from monitor.service.metrics import CONTENT_TYPE, Snapshot, render
-from monitor.service.status_page import POLICY, Pages
+from monitor.service.pages import POLICY, Pages
+from monitor.service.server import Server
 from monitor.service.view import view_of, window_of
 from monitor.statistics.exact_engine import BinCut
 from monitor.statistics.reading import ClassReadingCache, ReadingCache, WindowReading
@@ -104,17 +105,17 @@ class Exporting:
 
     live       the live parts; each refresh adds what it has read
     published  what the HTTP endpoint serves
-    grpc       where gRPC listens, for people
+    server     the gRPC server, whose address people are told
     """
 
-    def __init__(self, live: Snapshot, published: Published) -> None:
+    def __init__(self, live: Snapshot, published: Published, server: Server) -> None:
         self.live, self.published, self.pipeline = live, published, live.pipeline
+        self.server = server
         settings = self.pipeline.config.statistics
         cut = BinCut(settings.bins)
         self._cache, self._class_cache = ReadingCache(cut), ClassReadingCache()
         self._window_caches = {name: ReadingCache(cut) for name in settings.windows}
         self._factors = FactorReader(self.pipeline)
-        self.grpc = self.pipeline.config.server.grpc_address
         self.history = History(self.pipeline.events)
         self._windows: tuple[WindowReading, ...] = ()
         self._windows_read = float("-inf")
@@ -181,7 +182,7 @@ class Exporting:
         clocks = time.monotonic(), time.monotonic_ns(), time.time_ns()
         if history.began is None and snapshot.counters.frames:
             history.began = clocks[0]
-        self.published.pages = Pages(view_of(snapshot, clocks, history, self.grpc))
+        self.published.pages = Pages(view_of(snapshot, clocks, history, self.server.address))
 
     async def _read_windows(self) -> tuple[WindowReading, ...]:
         found: list[WindowReading] = []

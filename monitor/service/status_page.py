@@ -1,4 +1,4 @@
-"""Draws the status page and the page of one slice from a view, as HTML.
+"""Draws the status page from a view, as HTML.
 
 Every text that comes from outside is escaped, every number that GetCalibration tells too carries
 what it is in `data-of`: slice/window/stage/dimension/measure.
@@ -7,11 +7,8 @@ what it is in `data-of`: slice/window/stage/dimension/measure.
 from __future__ import annotations
 
 import math
-import threading
-import time
-from collections.abc import Collection, Generator, Iterable, Iterator
-from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from collections.abc import Generator
+from dataclasses import asdict, replace
 from html import escape
 from urllib.parse import quote
 
@@ -20,10 +17,10 @@ import numpy as np
 from monitor import __version__
 from monitor.drift.alarms import FEWEST_HOURS, WRONG, Alarm, hours, moment, size_of_error
 from monitor.drift.bets import Direction, Severity, Stage
-from monitor.figures import page
-from monitor.figures.evaluations import JOINT, class_figure, evaluation_figures
-from monitor.figures.svg import Figure, number
-from monitor.figures.timeline import Line, sparkline, timeline
+from monitor.figures.evaluations import JOINT
+from monitor.figures.svg import number
+from monitor.figures.tables import fact, html_table
+from monitor.figures.timeline import Line, sparkline
 from monitor.frames.detections import PASSED_THROUGH, Reason
 from monitor.frames.frame import TrackStatus
 from monitor.frames.space import FloatArray
@@ -31,14 +28,10 @@ from monitor.frames.status import StreamStatus
 from monitor.promotion.records import PromotionMode, TrialState
 from monitor.service.history import (
     AT,
-    ENCE_RAW,
-    ENCE_RECALIBRATED,
     HOUR,
     NEES_RAW,
     NEES_RECALIBRATED,
-    PAGE,
     SWAPPED,
-    TICKET,
 )
 from monitor.service.view import (
     EPOCH,
@@ -57,108 +50,31 @@ from monitor.service.view import (
     state_of,
     trouble,
 )
-from monitor.statistics.measures import AxisMeasures
 from monitor.statistics.reading import RAW, RECALIBRATED
 from monitor.statistics.verdicts import CLOSE, MATTERS
 
-# The browser asks for <main> again, keeps open what the reader has opened, and stays where he is.
-SCRIPT = """
-const main=document.querySelector("main"),lost=document.querySelector(".lost");
-const all=what=>[...main.querySelectorAll(what)],at="a,summary,[tabindex]";
-async function look(){
-if(document.hidden)return;
-try{
-const answer=await fetch(location.pathname+"?main");
-if(!answer.ok)throw answer;
-const text=await answer.text(),open=all("details").map(one=>one.open);
-const focus=all(at).indexOf(document.activeElement),left=all(".wide").map(one=>one.scrollLeft);
-main.innerHTML=text;
-all("details").forEach((one,i)=>{one.open=open[i]});
-all(".wide").forEach((one,i)=>{one.scrollLeft=left[i]});
-if(focus>=0)all(at)[focus]?.focus({preventScroll:true});
-lost.hidden=true}
-catch{lost.hidden=false}}
-setInterval(look,5000);document.addEventListener("visibilitychange",look);
-"""
-REFRESH_SECONDS = 5
-POLICY = page.content_policy(SCRIPT)
-
-# Points of a sparkline, pages that are kept of a view, and s of a pause between two steps at most.
-_SPARKS, _PAGES, _LONGEST_PAUSE = 120, 16, 0.02
-# Records that are listed.
-_RECORDS = 10
-_WORDS = {"swap": "changed", "": "note"}
-
-
+# What is drawn, step by step.
 Steps = Generator[None, None, str]
 
-
-@dataclass(slots=True)
-class Pages:
-    """Draws the pages of one view, each once, when it is asked for, on the thread that asks.
-
-    Not more than one page is drawn at a time, and each step is followed by as long a pause, so that
-    frames pass and that no client takes more than half a core, however much it asks for.
-    """
-
-    view: View
-    _drawn: dict[str | None, str] = field(default_factory=dict)
-
-    def get(self, slice: str | None = None, *, part: bool = False) -> bytes | None:
-        """Returns the status page, or that of a slice; None where there is no such slice.
-
-        part  the content of <main> alone
-        """
-        view = self.view
-        if slice is not None and not _known(view, slice):
-            return None
-        with _ONE_AT_A_TIME:
-            main = self._drawn.get(slice)
-            if main is None:
-                main = _paced(overview(view) if slice is None else slice_page(view, slice))
-                if len(self._drawn) < _PAGES:
-                    self._drawn[slice] = main
-        if part:
-            return main.encode()
-        lost = "The sidecar does not answer: this is what it told last."
-        body = f'<p class="lost" role="alert" hidden>{lost}</p><main>{main}</main>'
-        title = f"{slice or 'status'} · calibration monitor"
-        return page.document(title, body, SCRIPT, REFRESH_SECONDS).encode()
-
-
-_ONE_AT_A_TIME = threading.Lock()
-
-
-def _paced(steps: Steps) -> str:
-    while True:
-        began = time.perf_counter()
-        try:
-            next(steps)
-        except StopIteration as end:
-            drawn: str = end.value
-            return drawn
-        time.sleep(min(time.perf_counter() - began, _LONGEST_PAUSE))
+# Points of a sparkline, and records that are listed.
+_SPARKS, _RECORDS = 120, 10
+_WORDS = {"swap": "changed", "": "note"}
 
 
 # ---- pieces
 
 
-def _of(text: str, *of: str) -> str:
-    """Writes a number with what it is."""
-    return f'<span data-of="{escape("/".join(of))}">{escape(text)}</span>'
-
-
-def _known(view: View, slice: str) -> bool:
+def is_known(view: View, slice: str) -> bool:
     return slice in view.readings or any(one.name == slice for one in view.snapshot.classes)
 
 
 def _linked(view: View, slice: str, text: str = "") -> str:
     words = escape(text or slice)
     address = f"/slice/{quote(slice, safe='')}"
-    return f'<a href="{address}">{words}</a>' if _known(view, slice) else words
+    return f'<a href="{address}">{words}</a>' if is_known(view, slice) else words
 
 
-def _word(kind: str, text: str = "") -> str:
+def badge(kind: str, text: str = "") -> str:
     return f'<span class="word {kind}">{escape(text or _WORDS.get(kind, kind))}</span>'
 
 
@@ -171,31 +87,7 @@ def _two(text: str, below: str) -> str:
     return f'{text}<br><span class="dim small">{below}</span>'
 
 
-def _table(
-    name: str, head: Iterable[str], rows: Iterable[Iterable[str]], less: Collection[int] = ()
-) -> str:
-    """Writes a table of cells that are HTML already; the first cell of a row names it.
-
-    less  columns that a phone leaves out
-    """
-
-    def kind(i: int) -> str:
-        return ' class="less"' * (i in less)
-
-    lines = "".join(
-        f'<tr><th scope="row">{first}</th>'
-        + "".join(f"<td{kind(i)}>{cell}</td>" for i, cell in enumerate(rest, 1))
-        + "</tr>"
-        for first, *rest in rows
-    )
-    heads = "".join(f'<th scope="col"{kind(i)}>{cell}</th>' for i, cell in enumerate(head))
-    return (
-        f'<div class="wide" tabindex="0" role="region" aria-label="{escape(name)}"><table>'
-        f"<thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table></div>"
-    )
-
-
-def _hours(value: float) -> str:
+def hours_of(value: float) -> str:
     """Writes hours of evidence; far from any alarm its size says nothing."""
     return hours(value) if value >= FEWEST_HOURS else "none"
 
@@ -206,9 +98,9 @@ def _hours(value: float) -> str:
 def overview(view: View) -> Steps:
     """Draws the content of the status page, one slice a step."""
     said = findings(view)
-    cards = [_alarm(view, one) for one in view.alarms]
+    cards = [alarm_card(view, one) for one in view.alarms]
     cards += [
-        f'<div class="card {one.kind}"><p>{_word(one.kind)} {escape(one.sentence)} '
+        f'<div class="card {one.kind}"><p>{badge(one.kind)} {escape(one.sentence)} '
         f"{escape(one.more)} {_remedy(one.anchor)}</p></div>"
         for one in said[1:]
         if one.kind not in tuple(Severity)
@@ -253,24 +145,24 @@ page and ticket the one that is nearer is shown, at “total” that of all slic
 </details>"""
 
 
-def _alarm(view: View, alarm: Alarm) -> str:
+def alarm_card(view: View, alarm: Alarm) -> str:
     """Says what is wrong with which slice by how much, since when, and on what evidence."""
     severity, at = str(alarm.severity), (alarm.slice, "drift", str(alarm.severity), "alarm")
-    size = _of(size_of_error(alarm.scale), *at, "scale")
+    size = fact(size_of_error(alarm.scale), *at, "scale")
     raw = alarm.stage is Stage.RAW
     mending = "" if raw or alarm.direction is Direction.UNDER else _mending(view, alarm.slice)
     stage = "as the detector sends it" if raw else "as it is forwarded"
-    tracks = f" of {_of(f'{alarm.tracks:,}', *at, 'tracks')} tracks" if alarm.tracks else ""
+    tracks = f" of {fact(f'{alarm.tracks:,}', *at, 'tracks')} tracks" if alarm.tracks else ""
     return (
-        f'<article class="card {severity}"><p>{_word(severity)} '
+        f'<article class="card {severity}"><p>{badge(severity)} '
         f"<b>{_linked(view, alarm.slice, called(alarm.slice))}</b>, {stage}, is "
         f"{WRONG[alarm.direction]}: σ is <b>{size}</b>.</p>"
         f"<p>Raised {span(view.event_ago(alarm.event_ns))} ago, began about "
         f"{span(view.event_ago(alarm.since_ns))} ago ({escape(moment(alarm.since_ns))}). "
-        f"{_of(f'{alarm.detections:,}', *at, 'detections')} labelled detections{tracks} say so. "
+        f"{fact(f'{alarm.detections:,}', *at, 'detections')} labelled detections{tracks} say so. "
         f"Healthy driving gives such evidence once in "
-        f"{_of(hours(alarm.evidence), *at, 'evidence_hours')} at most; threshold "
-        f"{_of(hours(alarm.threshold), *at, 'threshold_hours')}, by the {alarm.detector} test.</p>"
+        f"{fact(hours(alarm.evidence), *at, 'evidence_hours')} at most; threshold "
+        f"{fact(hours(alarm.threshold), *at, 'threshold_hours')}, by the {alarm.detector} test.</p>"
         f"<p>{mending}{_remedy(f'calibrationdrift{severity}')}</p></article>"
     )
 
@@ -290,7 +182,7 @@ def _mending(view: View, slice: str) -> str:
 
 def _slices(view: View, names: list[str], rows: list[list[str]]) -> str:
     head = (
-        *("slice", "labelled rows", f"NEES/K, last {span(max(view.at - _start(view), 1))}"),
+        *("slice", "labelled rows", f"NEES/K, last {span(max(view.at - line_start(view), 1))}"),
         *("NEES/K raw", "recalibrated", "ENCE, worst", "QCE", "evidence"),
     )
     of, length = f"the last {view.of}", lasting(view.window)
@@ -304,17 +196,17 @@ def _slices(view: View, names: list[str], rows: list[list[str]]) -> str:
         '<span class="key-a">raw</span>, <span class="key-b">recalibrated (dashed)</span>, up to '
         "now; marks: alarm (full or dashed), promotion (dotted), rollback (fine). "
         '<span class="narrow">More is on the page of each slice.</span></p>'
-        f"{_table('slices', head, rows, range(3, 7))}"
+        f"{html_table('slices', head, rows, {'less': range(3, 7)})}"
     )
 
 
-def _start(view: View) -> float:
+def line_start(view: View) -> float:
     """Finds when the lines of all slices begin: an hour ago, or with the first frame."""
-    first = min((one[0, AT] for one in _last_hour(view).values()), default=view.at)
+    first = min((one[0, AT] for one in last_hour(view).values()), default=view.at)
     return max(min(first, view.at if view.began is None else view.began), view.at - HOUR)
 
 
-def _last_hour(view: View) -> dict[str, FloatArray]:
+def last_hour(view: View) -> dict[str, FloatArray]:
     points = {name: one[one[:, AT] >= view.at - HOUR] for name, one in view.points.items()}
     return {name: one for name, one in points.items() if one.size}
 
@@ -326,26 +218,26 @@ def _row(view: View, name: str) -> list[str]:
     of_raw, at = (name, window, RAW, JOINT), (name, window, RECALIBRATED)
     words = "too few labels to say"
     if enough(made):
-        words = _of(sigma(factor_of(made)), *at, JOINT, "sigma")
+        words = fact(sigma(factor_of(made)), *at, JOINT, "sigma")
     alarms = [one for one in view.alarms if one.slice == name]
     if alarms:
         words = f"{_raised(view, alarms[0])}; {words} over {view.of}"
-    first = f'{_linked(view, name)}<br><span class="small">{_word(kind, word)}: {words}</span>'
+    first = f'{_linked(view, name)}<br><span class="small">{badge(kind, word)}: {words}</span>'
     worst, ence = max(made.dimensions.items(), key=lambda one: np.nan_to_num(one[1].ence, nan=-1))
     return [
         _two(first, note) if (note := _note(view, name, window)) else first,
         _two(
-            _of(f"{raw.rows:,}", *of_raw, "n"),
-            f"worth {_of(number(made.joint.n_eff), *at, JOINT, 'n_eff')}",
+            fact(f"{raw.rows:,}", *of_raw, "n"),
+            f"worth {fact(number(made.joint.n_eff), *at, JOINT, 'n_eff')}",
         ),
         _spark(view, name),
-        _of(number(raw.joint.nees_over_k), *of_raw, "nees_over_k"),
-        _of(number(made.joint.nees_over_k), *at, JOINT, "nees_over_k"),
+        fact(number(raw.joint.nees_over_k), *of_raw, "nees_over_k"),
+        fact(number(made.joint.nees_over_k), *at, JOINT, "nees_over_k"),
         _two(
-            f"{_of(number(ence.ence), *at, worst, 'ence')} ({escape(worst)})",
-            f"noise {_of(number(ence.ence_noise_floor), *at, worst, 'ence_noise_floor')}",
+            f"{fact(number(ence.ence), *at, worst, 'ence')} ({escape(worst)})",
+            f"noise {fact(number(ence.ence_noise_floor), *at, worst, 'ence_noise_floor')}",
         ),
-        _of(number(made.joint.qce), *at, JOINT, "qce"),
+        fact(number(made.joint.qce), *at, JOINT, "qce"),
         _evidence(view, name),
     ]
 
@@ -355,7 +247,7 @@ def _raised(view: View, alarm: Alarm) -> str:
     size = size_of_error(replace(alarm.scale, lower=math.nan, upper=math.nan))
     at = (alarm.slice, "drift", str(alarm.severity), "alarm", "size")
     raw = "raw " * (alarm.stage is Stage.RAW)
-    return f"{raw}σ {_of(size, *at)} when raised {span(view.event_ago(alarm.event_ns))} ago"
+    return f"{raw}σ {fact(size, *at)} when raised {span(view.event_ago(alarm.event_ns))} ago"
 
 
 def _note(view: View, name: str, window: str) -> str:
@@ -376,18 +268,18 @@ def _evidence(view: View, name: str) -> str:
         return "–"
     one = max(known, key=lambda standing: standing.evidence / standing.threshold)
     at = (name, "drift", str(one.severity), "standing")
-    now = _of(_hours(one.evidence), *at, "evidence_hours")
-    threshold = _of(hours(one.threshold), *at, "threshold_hours")
+    now = fact(hours_of(one.evidence), *at, "evidence_hours")
+    threshold = fact(hours(one.threshold), *at, "threshold_hours")
     alarms = [one for one in view.alarms if one.slice == name]
     if alarms:
         at = (name, "drift", str(alarms[0].severity), "alarm")
-        raised = _of(hours(alarms[0].evidence), *at, "evidence_hours")
+        raised = fact(hours(alarms[0].evidence), *at, "evidence_hours")
         return _two(f"{raised} raised it", f"since then {now}")
     return _two(now, f"{one.severity} at {threshold}") if one.evidence >= FEWEST_HOURS else now
 
 
 def _spark(view: View, name: str) -> str:
-    points = _last_hour(view)
+    points = last_hour(view)
     if name not in points:
         return "–"
     mine = points[name]
@@ -395,7 +287,7 @@ def _spark(view: View, name: str) -> str:
     made, raw = (Line("", mine[:, AT], mine[:, at]) for at in (NEES_RECALIBRATED, NEES_RAW))
     says = f"NEES/K of {name} over time, now {number(float(made.values[-1]))}"
     marks = [one.mark for one in view.moments if one.slice in ("", name)]
-    return sparkline(says, made, marks, beside=raw, reach=(_start(view), view.at))
+    return sparkline(says, made, marks, beside=raw, reach=(line_start(view), view.at))
 
 
 def _recalibrators(view: View) -> str:
@@ -424,7 +316,7 @@ def _recalibrators(view: View) -> str:
         )
         for one in view.trials
     ]
-    trials = _table("trials", ("compared with what is active", "odds that it is better"), rows)
+    trials = html_table("trials", ("compared with what is active", "odds that it is better"), rows)
     happened = "".join(
         f"<li>{span(view.ago(one.time_ns))} ago: {escape(str(one.what).replace('_', ' '))}, "
         f"{escape(called(one.slice))}: {escape(one.reason)} ({escape(one.actor)})</li>"
@@ -456,8 +348,8 @@ def _labels(view: View) -> str:
     gone = {"were claimed by no label": counters.unmatched, "left without one": counters.dropped}
     return (
         f"<h2>Labels</h2><p>{counted(came, 'label')} came, with frames and later: "
-        f"{_of(f'{matched:,}', *_SUM, 'matched')} matched{f' ({last})' * bool(matched)}{told}.</p>"
-        f"<p>{_of(f'{view.pending:,}', *_SUM, 'pending')} detections wait for theirs"
+        f"{fact(f'{matched:,}', *_SUM, 'matched')} matched{f' ({last})' * bool(matched)}{told}.</p>"
+        f"<p>{fact(f'{view.pending:,}', *_SUM, 'pending')} detections wait for theirs"
         + "".join(f", {n:,} {what}" for what, n in gone.items() if n)
         + ".</p>"
     )
@@ -479,7 +371,7 @@ def _streams(view: View) -> str:
         for one in view.streams
     ]
     head = ("stream", "frames", "labels matched", "frames a second", "lag")
-    return f"<h2>Streams</h2>{_table('streams', head, rows, (3, 4))}" if rows else ""
+    return f"<h2>Streams</h2>{html_table('streams', head, rows, {'less': (3, 4)})}" if rows else ""
 
 
 def _aged(count: int, ago: float) -> str:
@@ -503,14 +395,14 @@ def _classes(view: View) -> str:
         (
             _linked(view, one.name),
             *(
-                _of(number(getattr(one.evaluation, measure)), one.name, "classes", "", "", measure)
+                fact(number(getattr(one.evaluation, measure)), one.name, "classes", "", "", measure)
                 for measure in measures
             ),
-            _of(f"{one.evaluation.n:,}", one.name, "classes", "", "", "n"),
+            fact(f"{one.evaluation.n:,}", one.name, "classes", "", "", "n"),
         )
         for one in view.snapshot.classes
     ]
-    table = _table("classes", ("slice", *measures.values(), "rows"), rows)
+    table = html_table("classes", ("slice", *measures.values(), "rows"), rows)
     return f"<h2>Class probabilities</h2>{table}" if rows else ""
 
 
@@ -525,7 +417,9 @@ def _tracks(view: View) -> str:
         for i, name in enumerate(tracks.names)
     ]
     head = ("slice", *(status.name.lower() for status in TrackStatus), "NIS/J")
-    return f"<h2>Tracks</h2>{_NIS}{_table('tracks', head, rows, (1, 3))}" if rows else ""
+    return (
+        f"<h2>Tracks</h2>{_NIS}{html_table('tracks', head, rows, {'less': (1, 3)})}" if rows else ""
+    )
 
 
 _NIS = """<p class="dim small">NIS/J: squared innovation over what the filter expects. Healthy is
@@ -540,7 +434,7 @@ def _frames(view: View) -> str:
     bare = not swapped and all(one.method == "identity" for one in view.active)
     made = "by the active recalibrator" + " (unchanged: the identity)" * bare
     words = {"recalibrated": made, "passed_through": "passed through", "refused": "refused"}
-    sums = [f"{_of(f'{getattr(counters, of):,}', *_SUM, of)} {it}" for of, it in words.items()]
+    sums = [f"{fact(f'{getattr(counters, of):,}', *_SUM, of)} {it}" for of, it in words.items()]
     why = [
         f"<li>{what} {n:,}: {reason.label.replace('_', ' ')}</li>"
         for reason in Reason
@@ -553,125 +447,10 @@ def _frames(view: View) -> str:
         if n
     ]
     faults = counters.internal_errors
+    frames = fact(f"{counters.frames:,}", *_SUM, "frames")
+    detections = fact(f"{counters.detections:,}", *_SUM, "detections")
     return (
-        f"<h2>Frames</h2><p>{_of(f'{counters.frames:,}', *_SUM, 'frames')} frames with "
-        f"{_of(f'{counters.detections:,}', *_SUM, 'detections')} detections: {', '.join(sums)}.</p>"
+        f"<h2>Frames</h2><p>{frames} frames with {detections} detections: {', '.join(sums)}.</p>"
         + f"<ul>{''.join(why)}</ul>" * bool(why)
         + f"<p><b>{counted(faults, 'fault')} inside: see the log.</b></p>" * bool(faults)
     )
-
-
-# ---- the page of one slice
-
-# Measures of the table of numbers, with their heads, and those of the joint block.
-_MEASURES = {
-    "n_eff": "worth",
-    "nees_mean": "NEES/K",
-    "ence": "ENCE",
-    "ence_noise_floor": "its noise",
-    "qce": "QCE",
-    "uce": "UCE",
-    "bias": "bias",
-    "sharpness": "root mean variance",
-    "kurtosis": "kurtosis",
-    "calibration_area": "area",
-}
-_OF_JOINT = {one: one for one in ("n_eff", "qce", "calibration_area")} | {
-    "nees_mean": "nees_over_k"
-}
-
-
-def slice_page(view: View, name: str) -> Steps:
-    """Draws the content of the page of one slice, a figure a step."""
-    figures: list[Figure] = []
-    parts = [
-        f'<p class="dim small"><a href="/">← all slices</a> · {moment(view.wall_ns)} UTC</p>'
-        f"<h1>{escape(name)}</h1>"
-    ]
-    if name in view.readings:
-        window, reading = view.shown(name)
-        _, kind, word = state_of(view, name)
-        words, made = "too few labels to say more", reading.recalibrated
-        if enough(made):
-            words = _of(sigma(factor_of(made)), name, window, RECALIBRATED, JOINT, "sigma")
-        of = f"the last {view.of}" if window != EPOCH else "all time since epoch"
-        rows = _of(f"{reading.raw.rows:,}", name, window, RAW, JOINT, "n")
-        parts.append(f"<p>{_word(kind, word)}: {words}, by {rows} labelled rows of {of}.</p>")
-        parts += [_alarm(view, one) for one in view.alarms if one.slice == name]
-        yield
-        figures += _over_time(view, name)
-        yield
-        stages = {RAW: reading.raw} if made is reading.raw else dict(reading.stages)
-        if reading.raw.rows:
-            units = {one.name: one.unit for one in reading.space.dimensions}
-            figures += evaluation_figures(name, stages, units)
-            yield
-    classes = [one.evaluation for one in view.snapshot.classes if one.name == name]
-    figures += [class_figure(name, one) for one in classes]
-    parts.append('<h2>Figures</h2><div class="grid">')
-    for figure in figures:
-        parts.append(figure.html())
-        yield
-    parts.append(f"</div>{_numbers(view, name)}")
-    return "".join(parts)
-
-
-def _over_time(view: View, name: str) -> Iterator[Figure]:
-    points = _last_hour(view).get(name)
-    if points is None:
-        return
-    minutes, start = (points[:, AT] - view.at) / 60, (_start(view) - view.at) / 60
-    marks = [
-        replace(one.mark, time=at)
-        for one in view.moments
-        if one.slice in ("", name) and (at := (one.mark.time - view.at) / 60) >= start
-    ]
-    draw = partial(timeline, marks=marks, x_label="minutes, 0 is now", reach=(start, 0.0))
-    of = f"; each point is of {lasting(view.window)} before it, or of all there was"
-    for title, columns, ideal in (
-        ("NEES/K", (NEES_RAW, NEES_RECALIBRATED), 1.0),
-        ("ENCE", (ENCE_RAW, ENCE_RECALIBRATED), None),
-    ):
-        stages = zip((RAW, RECALIBRATED), columns, strict=True)
-        lines = [Line(stage, minutes, points[:, column]) for stage, column in stages]
-        now = ", ".join(f"{one.name} {number(float(one.values[-1]))}" for one in lines)
-        which = " of the worst dimension" * (ideal is None)
-        says, log = f"Now {now}{which}{of}.", ideal is not None
-        yield draw(f"{title} over time", says, lines, y_label=title, log=log, ideal=ideal)
-    columns_of = {Severity.PAGE: PAGE, Severity.TICKET: TICKET}
-    known = [one for at, one in view.standings.items() if at[0] == name]
-    if known:
-        says = "; ".join(f"{one.severity} {_hours(one.evidence)}" for one in known)
-        limits: dict[float, str] = {}
-        for one in known:
-            others = f"{limits[one.threshold]}, " if one.threshold in limits else "threshold: "
-            limits[one.threshold] = f"{others}{one.severity}"
-        yield draw(
-            "Evidence against calibration",
-            f"Now {says}. An alarm begins it anew.",
-            [
-                Line(str(one.severity), minutes, points[:, columns_of[one.severity]])
-                for one in known
-            ],
-            y_label="hours",
-            log=True,
-            limits=[(word, hours) for hours, word in limits.items()],
-        )
-
-
-def _numbers(view: View, name: str) -> str:
-    if name not in view.readings:
-        return ""
-    window, reading = view.shown(name)
-    rows = []
-    for stage, found in reading.stages:
-        axes: dict[str, AxisMeasures] = {**found.dimensions, JOINT: found.joint}
-        for axis, measured in axes.items():
-            names = _OF_JOINT if axis == JOINT else {one: one for one in _MEASURES}
-            at = (name, window, stage, axis)
-            cells = [
-                _of(number(getattr(measured, names[one])), *at, names[one]) if one in names else ""
-                for one in _MEASURES
-            ]
-            rows.append([f"{escape(axis)}, {stage}", *cells])
-    return f"<h2>Numbers</h2>{_table('numbers', ('dimension, stage', *_MEASURES.values()), rows)}"

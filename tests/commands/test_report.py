@@ -49,7 +49,7 @@ def reported(drive: Path, folder: Path) -> Iterator[tuple[Path, object]]:
 
 
 def cells_of(html: str) -> dict[str, str]:
-    found = re.findall(r'<td data-of="([^"]+)">([^<]*)</td>', html)
+    found = re.findall(r'<span data-of="([^"]+)">([^<]*)</span>', html)
     return {unescape(name): text for name, text in found}
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from monitor.service import http as endpoint_module
 from monitor.service.http import LARGEST_REQUEST, Endpoint, Published
-from monitor.service.status_page import Pages
+from monitor.service.pages import Pages
 from tests.served import PATIENCE, eventually
 
 

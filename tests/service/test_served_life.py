@@ -201,7 +201,7 @@ FEW = """
 [server]
 max_calls = 3
 keepalive_seconds = 0.3
-keepalive_timeout_seconds = 0.3
+keepalive_timeout_seconds = 2
 """
 VANISHING = """
 import sys

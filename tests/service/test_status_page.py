@@ -32,7 +32,7 @@ from monitor.promotion.records import (
     TrialState,
 )
 from monitor.service.history import MOST_MARKS, MOST_POINTS, NEES_RAW, History, Moment
-from monitor.service.status_page import SCRIPT, Pages
+from monitor.service.pages import SCRIPT, Pages
 from monitor.service.view import View, findings, sigma, span, state_of, view_of
 from monitor.statistics.exact_engine import BinCut
 from monitor.statistics.observations import finished
@@ -76,6 +76,7 @@ def sidecar(tmp_path_factory):
                 ground_truth_class=i % 3,
             )
         converse(started, header("camera", ("car", "bus", "tram")), pb.ProcessRequest(frame=sure))
+        assert eventually(lambda: "Class probabilities" in started.get("/"))
         # Windows, and so the page, are read every ten seconds.
         assert eventually(lambda: differences(started, "/") == [], 3 * PATIENCE)
         yield started

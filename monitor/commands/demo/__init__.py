@@ -50,7 +50,7 @@ from monitor.commands.report.live import Seen, look, report_of
 from monitor.commands.sending import Addresses, running_sidecar
 from monitor.commands.sidecar_client import Client, access_of, add_access, ask
 from monitor.config import split_address
-from monitor.figures.svg import Table as TableOfFigure
+from monitor.figures.tables import Table as HtmlTable
 from monitor.figures.timeline import Line, Mark, timeline
 
 _REFRESH_S = 0.25
@@ -136,7 +136,7 @@ def report_of_demo(summary: Summary, seen: Seen) -> Report:
         log=True,
         ideal=1.0,
     )
-    told = TableOfFigure(
+    told = HtmlTable(
         ("second", "what happened"), tuple((f"{at_s:.1f}", text) for at_s, text in cycle.events)
     )
     well = not (summary.differences or summary.missing)

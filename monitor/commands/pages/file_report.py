@@ -10,7 +10,8 @@ from monitor.commands.held_out import HeldOut
 from monitor.commands.pages.report_page import Said, Section, Slice
 from monitor.figures.comparison import heat_map
 from monitor.figures.evaluations import JOINT, factors
-from monitor.figures.svg import Figure, Table, number
+from monitor.figures.svg import Figure, number
+from monitor.figures.tables import Table
 from monitor.figures.timeline import Line, timeline
 from monitor.figures.top_view import Gaussians, top_view
 from monitor.frames.space import BoolArray
@@ -114,12 +115,14 @@ def fullest_frame(raw: Recording, made: Recording | None) -> Section | None:
     if raw.frame is None or len(ground) < 2:
         return None
     labelled = np.logical_and.reduce(np.isfinite(raw.truth), axis=1)
-    places = np.stack([raw.sequence_index, raw.frame], axis=1)
-    found, counts = np.unique(places[labelled], axis=0, return_counts=True)
+    # One number a frame: whole rows are slow to sort.
+    span = int(raw.frame.max()) + 1
+    places = raw.sequence_index * span + raw.frame
+    found, counts = np.unique(places[labelled], return_counts=True)
     if not counts.size:
         return None
-    sequence, frame = found[counts.argmax()].tolist()
-    here = np.flatnonzero((places == (sequence, frame)).all(axis=1))[:_MOST_DETECTIONS]
+    sequence, frame = divmod(int(found[counts.argmax()]), span)
+    here = np.flatnonzero(places == found[counts.argmax()])[:_MOST_DETECTIONS]
     stages = {"raw": raw} if made is None else {"raw": raw, "recalibrated": made}
     paths = []
     if raw.track is not None:
@@ -141,7 +144,7 @@ def fullest_frame(raw: Recording, made: Recording | None) -> Section | None:
         raw.truth[here][labelled[here]][:, ground],
         paths,
     )
-    return Section("The fullest frame", (), [figure])
+    return Section("The fullest frame", figures=[figure])
 
 
 def recalibrator_section(gains: Sequence[HeldOut], version: str) -> Section | None:

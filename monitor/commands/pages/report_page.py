@@ -27,8 +27,9 @@ from monitor.figures.evaluations import (
     factors,
     slices_figure,
 )
-from monitor.figures.page import document, measure_cell
-from monitor.figures.svg import Figure, Table
+from monitor.figures.page import document
+from monitor.figures.svg import Figure, number
+from monitor.figures.tables import Table, fact, html_table
 from monitor.frames.space import Space
 from monitor.statistics.class_evaluation import ClassEvaluation
 from monitor.statistics.measures import Evaluation
@@ -43,8 +44,8 @@ _MOST_WRONG, _MOST_WELL = 24, 2
 _OF_DIMENSION = ("nees_mean", "ence", "ence_noise_floor", "uce", "qce", "rmse", "rmv", "bias")
 _OF_JOINT = ("nees_over_k", "nees_median_ratio", "qce", "nll", "n_eff")
 _HEADS = {
-    "nees_mean": "NEES", "ence": "ENCE", "ence_noise_floor": "floor of ENCE", "uce": "UCE",
-    "qce": "QCE", "rmse": "RMSE", "rmv": "root mean variance", "bias": "bias",
+    "n": "rows", "nees_mean": "NEES", "ence": "ENCE", "ence_noise_floor": "floor of ENCE",
+    "uce": "UCE", "qce": "QCE", "rmse": "RMSE", "rmv": "root mean variance", "bias": "bias",
     "nees_over_k": "NEES/K", "nees_median_ratio": "median NEES ratio", "nll": "NLL",
     "n_eff": "n_eff",
 }  # fmt: skip
@@ -203,8 +204,8 @@ def _measures(slices: Sequence[Slice]) -> str:
     """Writes a row for each slice, stage and dimension; each cell names what it holds."""
     if not slices:
         return ""
-    heads = list(dict.fromkeys((*_OF_DIMENSION, *_OF_JOINT)))
-    rows: list[str] = []
+    heads = list(dict.fromkeys(("n", *_OF_DIMENSION, *_OF_JOINT)))
+    rows: list[list[str]] = []
     room, told = _MOST_MEASURES, 0
     for one in slices:
         if room < 0:
@@ -213,24 +214,20 @@ def _measures(slices: Sequence[Slice]) -> str:
         for stage, evaluation in one.stages.items():
             blocks = {**evaluation.dimensions, JOINT: evaluation.joint}
             for name, block in blocks.items():
-                wanted = _OF_JOINT if name == JOINT else _OF_DIMENSION
-                of = f"{one.name}/{stage}/{name}"
-                cells = "".join(
-                    measure_cell(f"{of}/{head}", getattr(block, head)) if head in wanted else "<td>"
+                wanted = ("n", *(_OF_JOINT if name == JOINT else _OF_DIMENSION))
+                of = one.name, stage, name
+                cells = (
+                    fact(number(getattr(block, head)), *of, head) if head in wanted else ""
                     for head in heads
                 )
-                label = escape(", ".join((one.name, stage, name)))
-                row = f'<tr><th scope="row">{label}</th>{measure_cell(f"{of}/n", block.n)}{cells}'
-                rows.append(row)
-                room -= len(row)
-    titles = "".join(f'<th scope="col">{escape(_HEADS[head])}</th>' for head in heads)
+                rows.append([escape(", ".join(of)), *cells])
+                room -= sum(map(len, rows[-1]))
     more = len(slices) - told
+    titles = ("slice, stage, dimension", *(escape(_HEADS[head]) for head in heads))
     return (
         "<section><h2>Measures</h2>"
         + f"<p>{more} more slices are left out, to keep this file small.</p>" * (more > 0)
-        + '<div class="wide" tabindex="0" role="region" aria-label="measures"><table><thead><tr>'
-        f'<th scope="col">slice, stage, dimension</th><th scope="col">rows</th>{titles}</thead>'
-        f"<tbody>{''.join(rows)}</tbody></table></div></section>"
+        + f"{html_table('measures', titles, rows)}</section>"
     )
 
 

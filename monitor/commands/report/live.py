@@ -19,7 +19,8 @@ from monitor.commands.sidecar_client import Client, DriftStandings
 from monitor.drift.alarms import Alarm, alarm_sentence, hours, moment
 from monitor.drift.bets import Severity
 from monitor.figures.evaluations import JOINT, factors
-from monitor.figures.svg import Figure, Table, number
+from monitor.figures.svg import Figure, number
+from monitor.figures.tables import Table
 from monitor.figures.timeline import Line, Mark, timeline
 from monitor.frames.slices import TOTAL, label
 from monitor.frames.status import Status
