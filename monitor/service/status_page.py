@@ -189,9 +189,10 @@ def _slices(view: View, names: list[str], rows: list[list[str]]) -> str:
     old = sum(view.shown(name)[0] == EPOCH for name in names)
     note = f"{old} of {len(names)} had no labels in {of} and are shown since epoch. " * bool(old)
     note += f"{view.of} of data so far: {length} are not full. " * (view.of != length)
+    read = f"Read {span(max(view.at - view.read_at, 0))} ago, every 10 s. "
     return (
         f"<h2>Slices, {of if old < len(names) else 'since epoch'}</h2>"
-        f'<p class="dim small">{note}Read every 10 s. The gravest first; σ is right within '
+        f'<p class="dim small">{note}{read}The gravest first; σ is right within '
         f"a factor of {number(CLOSE)}, an error matters from {number(MATTERS)} on. Lines: "
         '<span class="key-a">raw</span>, <span class="key-b">recalibrated (dashed)</span>, up to '
         "now; marks: alarm (full or dashed), promotion (dotted), rollback (fine). "

@@ -26,7 +26,7 @@ from monitor.promotion.records import (
     TrialStanding,
     TrialState,
 )
-from monitor.service.history import History, Moment
+from monitor.service.history import AT, History, Moment
 from monitor.service.metrics import Snapshot
 from monitor.statistics.measures import Evaluation
 from monitor.statistics.reading import SliceReading
@@ -117,11 +117,17 @@ class View:
     def of(self) -> str:
         """Says of which time the window is: its whole length, or less soon after the start."""
         rows = sum(one.raw.rows for name, one in self.readings.items() if not is_total(name))
-        running = math.inf if self.began is None else self.at - self.began
+        running = math.inf if self.began is None else self.read_at - self.began
         # More labels than came to this process: the window goes on from before a restart.
         if running >= self.window_s or rows > self.snapshot.counters.truth.matched:
             return lasting(self.window)
         return span(running)
+
+    @property
+    def read_at(self) -> float:
+        """Says when the window was last read, in monotonic s; every point is of a reading."""
+        last = (float(one[-1, AT]) for one in self.points.values() if one.size)
+        return max(last, default=self.at)
 
     def swap_of(self, name: str, seconds: float) -> Record | None:
         """Finds the last promotion or rollback that a slice has had in so many seconds."""
