@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -37,7 +37,8 @@ from monitor.statistics.observations import (
     measure,
     sum_by_slot,
 )
-from monitor.statistics.windows import PaneKey, Windows, advance, put, same_parts
+from monitor.statistics.predicted import PredictedStatistics
+from monitor.statistics.windows import PaneKey, S, Windows, advance, put, same_parts
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -341,6 +342,26 @@ class ClassSliceState:
 
 
 @dataclass(frozen=True, slots=True)
+class PredictedSliceState:
+    """All detections of one slice, labelled or not; fields as in SliceState."""
+
+    name: str
+    space: Space
+    overflow: bool
+    panes: dict[PaneKey, PredictedStatistics]
+
+    @property
+    def key(self) -> tuple[Space, bool, str]:
+        """Identity of the slice, which entries of two states share."""
+        return self.space, self.overflow, OVERFLOW if self.overflow else self.name
+
+    @property
+    def n(self) -> int:
+        """Detections with a covariance."""
+        return sum(held.n for held in self.panes.values())
+
+
+@dataclass(frozen=True, slots=True)
 class StatisticsState:
     """The statistics of one sidecar, or of many.
 
@@ -349,6 +370,7 @@ class StatisticsState:
                   order is that of the sidecar's list, which a restart must not change
     class_slices  likewise
     slicing       what tells the slices apart
+    predicted     slices of which detections have come, labelled or not
     """
 
     binning: Binning
@@ -357,6 +379,7 @@ class StatisticsState:
     slices: tuple[SliceState, ...] = ()
     class_slices: tuple[ClassSliceState, ...] = ()
     slicing: Slicing = Slicing()
+    predicted: tuple[PredictedSliceState, ...] = ()
 
     def merge(self, other: StatisticsState) -> StatisticsState:
         """Adds up what both have counted, as of the later clock.
@@ -387,10 +410,11 @@ class StatisticsState:
             class_slices=_united(
                 chain(self.class_slices, other.class_slices), self.windows, clock_ns
             ),
+            predicted=_united(chain(self.predicted, other.predicted), self.windows, clock_ns),
         )
 
 
-AnyState = TypeVar("AnyState", SliceState, ClassSliceState)
+AnyState = TypeVar("AnyState", SliceState, ClassSliceState, PredictedSliceState)
 
 
 def _united(
@@ -430,13 +454,14 @@ def check_sizes(state: StatisticsState) -> None:
 
     raises  IncompatibleStatistics
     """
-    kinds: dict[str, tuple[SliceState | ClassSliceState, ...]]
+    kinds: dict[str, tuple[SliceState | ClassSliceState | PredictedSliceState, ...]]
     kinds = {"slices": state.slices, "class_slices": state.class_slices}
+    kinds["predicted"] = state.predicted
     for kind, entries in kinds.items():
         for i, entry in enumerate(entries):
             for pane in entry.panes.values():
                 stages: tuple[ExactStatistics, ...] = (
-                    (pane,) if isinstance(pane, ClassStatistics) else (pane.raw, pane.recalibrated)
+                    (pane.raw, pane.recalibrated) if isinstance(pane, SliceStatistics) else (pane,)
                 )
                 for held in stages:
                     largest = np.abs(held.companions.high).max(initial=0)
@@ -455,11 +480,13 @@ def check_spaces(state: StatisticsState, known: Collection[Space], most: int) ->
     raises  IncompatibleStatistics
     """
     spaces = set(known)
-    for i, entry in enumerate(state.slices):
-        spaces.add(entry.space)
+    placed = [(f"slices[{i}]", entry.space) for i, entry in enumerate(state.slices)]
+    placed += [(f"predicted[{i}]", entry.space) for i, entry in enumerate(state.predicted)]
+    for field, space in placed:
+        spaces.add(space)
         if len(spaces) > most:
             raise IncompatibleStatistics(
-                f"slices[{i}].space: {', '.join(entry.space.names)} would be set {len(spaces)} of "
+                f"{field}.space: {', '.join(space.names)} would be set {len(spaces)} of "
                 f"dimensions: at most {most} ([limits] max_spaces). Raise it, or import the "
                 "statistics of streams with the same names, units and kinds."
             )
@@ -489,22 +516,18 @@ def check_class_lists(state: StatisticsState, table: ClassSliceTable) -> None:
             )
 
 
-# Slices (or totals) by name, with their statistics.
-Named = tuple[tuple[str, SliceStatistics], ...]
-
-
 @dataclass(slots=True)
-class SliceTotals:
+class SliceTotals(Generic[S]):
     """The last total of each space, with the (immutable) slices it was made from."""
 
-    _last: dict[Space, tuple[tuple[SliceStatistics, ...], SliceStatistics]] = field(
-        default_factory=dict
-    )
+    _last: dict[Space, tuple[tuple[S, ...], S]] = field(default_factory=dict)
 
-    def read(self, slices: list[tuple[Slice, SliceStatistics]]) -> Generator[None, None, Named]:
+    def read(
+        self, slices: list[tuple[Slice, S]]
+    ) -> Generator[None, None, tuple[tuple[str, S], ...]]:
         """Adds up the slices of each space, overflow included; one merge a step."""
         taken = {entry.name for entry, _ in slices}
-        totals: list[tuple[str, SliceStatistics]] = []
+        totals: list[tuple[str, S]] = []
         for space in dict.fromkeys(entry.space for entry, _ in slices):
             parts = tuple(statistics for entry, statistics in slices if entry.space == space)
             known = self._last.get(space)
