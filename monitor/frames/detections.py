@@ -126,7 +126,8 @@ def indefinite(
         covariance, variance = covariance[:, order[:, None], order], variance[:, order]
     try:
         # LAPACK is quickest while all are definite; it raises for the whole frame if one is not.
-        pivot = np.diagonal(np.linalg.cholesky(covariance), axis1=1, axis2=2)
+        # A copy, so that the factors are let go, and their memory is used again.
+        pivot = np.diagonal(np.linalg.cholesky(covariance), axis1=1, axis2=2).copy()
     except np.linalg.LinAlgError:
         factor = factorise(covariance)
         return ~positive_definite(factor), np.diagonal(factor)

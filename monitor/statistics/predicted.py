@@ -13,16 +13,16 @@ from functools import reduce
 
 import numpy as np
 
-from monitor.frames.cholesky import add_up
 from monitor.frames.frame import PredictedRows
 from monitor.frames.space import FloatArray, IntArray
 from monitor.statistics.bins import LOWEST, OCTAVES, LogBins, digest
-from monitor.statistics.class_statistics import AXES, ENTROPY, entropy_of_columns, entropy_parts
+from monitor.statistics.class_statistics import entropy_of_columns, entropy_parts
 from monitor.statistics.exact_sums import ExactStatistics, ExactSum, SparseSums, carry, split
 
 # Half as fine as the micro-bins of errors: a quantile is at most 4.4 % from its place.
 DEVIATIONS = LogBins(LOWEST, 16, OCTAVES)
-ENTROPIES = AXES[ENTROPY]
+# Of entropies over log C up to 1, which has the last bin to itself.
+ENTROPIES = LogBins(LOWEST, 32, 20)
 
 # The sums without bins: σ_G, entropy, detections with several opinions, and of these the parts of
 # the entropy.
@@ -92,11 +92,11 @@ def predicted_rows(
     """
     columns = roots.T
     # A product of eight stays within the range of a float, and has one logarithm.
-    parts = [
+    parts = (
         np.log(reduce(np.multiply, columns[start : start + 8]))
         for start in range(0, columns.shape[0], 8)
-    ]
-    deviation = np.exp(add_up(parts) / columns.shape[0])
+    )
+    deviation = np.exp(reduce(np.add, parts) / columns.shape[0])
     if opinions is None:
         return PredictedRows(slices, deviation, stamp_ns=stamp_ns)
     # (M, C, n): what belongs to one class lies side by side.
@@ -155,7 +155,10 @@ class PredictedSums:
                 self._sum(i, rows, values)
 
     def _sum(self, column: int, slot: IntArray, values: FloatArray) -> None:
-        for limb, part in zip(self._limbs, split(np.rint(values * _SCALE)), strict=True):
+        units = np.rint(values * _SCALE)
+        # Entropies are at most 2^40 units, and are summed as they are.
+        parts = (units,) if column or units.max() <= _SCALE else split(units)
+        for limb, part in zip(self._limbs, parts, strict=False):
             limb[column] += np.bincount(slot, part, self.n.size).astype(np.int64)
 
     def by_slot(self) -> Iterator[PredictedStatistics]:
