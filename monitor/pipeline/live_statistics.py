@@ -18,7 +18,7 @@ from monitor.statistics.bins import ExportEdges, SliceBins
 from monitor.statistics.class_statistics import ClassStatistics, no_class_statistics
 from monitor.statistics.folding import ClassAccumulator, PredictedAccumulator, SliceAccumulator
 from monitor.statistics.predicted import PredictedStatistics
-from monitor.statistics.reading import RAW, RECALIBRATED
+from monitor.statistics.reading import RAW, RECALIBRATED, PredictedReading, read_predicted
 from monitor.statistics.state import (
     ClassSliceState,
     PredictedSliceState,
@@ -197,14 +197,29 @@ class LiveStatistics:
         found = yield from self._read(self.classes, slices, totals_of, level)
         return tuple((entry.label, entry.class_names, statistics) for entry, statistics in found)
 
-    def predicted_in_steps(
-        self, level: int | None = None
-    ) -> Generator[None, None, PredictedRead]:
+    def predicted_in_steps(self, level: int | None = None) -> Generator[None, None, PredictedRead]:
         """Reads all detections, labelled or not, of every slice, then a total of each space."""
         slices, totals_of = self.slices.slices, self._predicted_totals
         found = yield from self._read(self.predicted, slices, totals_of, level)
         totals = yield from self._predicted_sums.setdefault(level, SliceTotals()).read(found)
         return (*((entry.name, statistics) for entry, statistics in found), *totals)
+
+    def predicted_readings(
+        self, level: int | None = None
+    ) -> Generator[None, None, tuple[PredictedReading, ...]]:
+        """Reads how certain the detector is in a window, beside the longest one.
+
+        Where there is one window alone, what is usual is that since epoch.
+        """
+        longest = self.windows.older - 1 if self.windows.older > 1 else None
+        usual = dict((yield from self.predicted_in_steps(longest)))
+        now = yield from self.predicted_in_steps(level)
+        readings = []
+        for name, statistics in now:
+            # What is in no window at all is compared with itself.
+            readings.append(read_predicted(name, statistics, usual.get(name, statistics)))
+            yield
+        return tuple(readings)
 
     def _read(
         self,

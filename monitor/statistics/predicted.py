@@ -32,7 +32,7 @@ PREDICTED_SUMS = ("deviation", "entropy", "opinions", "aleatoric", "epistemic")
 _EXPONENT = -40
 _SCALE = 2.0**-_EXPONENT
 
-# Rows summed in one go, about a millisecond; a float64 would hold the sum of twice as many low limbs.
+# Rows summed in one go, about a millisecond: a float64 holds the sum of so many low limbs exactly.
 CHUNK = 4096
 
 PREDICTED_HASH = digest((DEVIATIONS.edges, ENTROPIES.edges), str(_EXPONENT))

@@ -482,11 +482,11 @@ def check_spaces(state: StatisticsState, known: Collection[Space], most: int) ->
     spaces = set(known)
     placed = [(f"slices[{i}]", entry.space) for i, entry in enumerate(state.slices)]
     placed += [(f"predicted[{i}]", entry.space) for i, entry in enumerate(state.predicted)]
-    for field, space in placed:
+    for where, space in placed:
         spaces.add(space)
         if len(spaces) > most:
             raise IncompatibleStatistics(
-                f"{field}.space: {', '.join(space.names)} would be set {len(spaces)} of "
+                f"{where}.space: {', '.join(space.names)} would be set {len(spaces)} of "
                 f"dimensions: at most {most} ([limits] max_spaces). Raise it, or import the "
                 "statistics of streams with the same names, units and kinds."
             )

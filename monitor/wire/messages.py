@@ -26,7 +26,7 @@ from monitor.frames.status import Counters
 from monitor.promotion.records import SWAPS, KnownRecalibrator, Record, TrialStanding
 from monitor.recalibration.selection import ClassSelection
 from monitor.statistics.measures import Evaluation, ReliabilityBins
-from monitor.statistics.reading import RAW, ClassReading, SliceReading
+from monitor.statistics.reading import RAW, ClassReading, PredictedReading, SliceReading
 from monitor.v1 import calibration_pb2, drift_pb2, event_pb2, perception_monitor_pb2
 from monitor.v1 import recalibration_record_pb2 as record_pb
 from monitor.v1 import recalibrator_admin_pb2 as admin_pb
@@ -219,6 +219,7 @@ def calibration(
     tau: tuple[float, ...],
     classes: Iterable[ClassReading] = (),
     *,
+    predicted: Iterable[PredictedReading] = (),
     drift: DriftReading,
     include_bins: bool,
 ) -> Generator[None, None, perception_monitor_pb2.GetCalibrationResponse]:
@@ -234,6 +235,7 @@ def calibration(
         ),
         recalibrator_version=version,
         classes=[_classes(reading) for reading in classes],
+        predicted=[message_of(calibration_pb2.PredictedCalibration, one) for one in predicted],
         drift=(yield from _each(partial(message_of, drift_pb2.DriftStanding), drift.standings)),
         drift_stages=(
             yield from _each(partial(message_of, drift_pb2.DriftStageStanding), drift.stages)
