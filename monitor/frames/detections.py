@@ -129,11 +129,22 @@ def indefinite(
         # A copy, so that the factors are let go, and their memory is used again.
         pivot = np.diagonal(np.linalg.cholesky(covariance), axis1=1, axis2=2).copy()
     except np.linalg.LinAlgError:
-        factor = factorise(covariance)
-        return ~positive_definite(factor), np.diagonal(factor)
+        return _some_indefinite(covariance)
     # The product of a signalling NaN, which no detector computes, would raise a warning.
     with np.errstate(invalid="ignore"):
         return failing(pivot * pivot > SINGULAR * variance), pivot
+
+
+def _some_indefinite(covariance: FloatArray) -> tuple[BoolArray, FloatArray]:
+    factor = factorise(covariance)
+    definite, pivot = positive_definite(factor), np.diagonal(factor).copy()
+    try:
+        # The bits of a detection do not depend on its neighbours.
+        sound = np.linalg.cholesky(covariance[definite])
+    except np.linalg.LinAlgError:
+        return ~definite, pivot
+    pivot[definite] = np.diagonal(sound, axis1=1, axis2=2)
+    return ~definite, pivot
 
 
 def failing(flags: BoolArray) -> BoolArray | None:
@@ -271,8 +282,7 @@ class FrameBatch:
     true_class     (n,) −1 where none came with the detection
     probabilities  (n, M, C) M opinions on the C classes, a row of NaN where no usable ones
                    came with the detection; None if no usable ones came at all
-    pivot          (n, K) diagonal of the Cholesky factor in Space.order, as validation found it;
-                   None if all covariances are diagonal
+    pivot          (n, K) diagonal of the Cholesky factor in Space.order, as validation found it
     """
 
     space: Space
@@ -284,17 +294,13 @@ class FrameBatch:
     diagonal: BoolArray
     truth: FloatArray
     true_class: IntArray
+    pivot: FloatArray
     probabilities: FloatArray | None = None
-    pivot: FloatArray | None = None
 
     @property
     def roots(self) -> FloatArray:
         """Returns (n, J) whose product is the root of the determinant of the joint block."""
-        joint = self.space.joint
-        if self.pivot is None:
-            variance: FloatArray = np.diagonal(self.covariance, axis1=1, axis2=2)[:, joint]
-            return np.sqrt(variance)
-        return self.pivot[:, : len(joint)]
+        return self.pivot[:, : len(self.space.joint)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,12 +380,11 @@ def _gaussians(
     mark(asymmetric, Reason.COVARIANCE_ASYMMETRIC)
     diagonal = (length == forms[0]) & (k > 1)
     variance = covariance[:, np.arange(k), np.arange(k)]
-    pivot = None
     if diagonal.all():
-        mark(failing(variance > 0), Reason.COVARIANCE_NOT_POSITIVE_DEFINITE)
+        marked, pivot = failing(variance > 0), _of_variances(variance, space)
     else:
         marked, pivot = indefinite(covariance, variance, space)
-        mark(marked, Reason.COVARIANCE_NOT_POSITIVE_DEFINITE)
+    mark(marked, Reason.COVARIANCE_NOT_POSITIVE_DEFINITE)
     plausible = (variance >= limits.smallest_deviation**2) & (
         variance <= limits.largest_deviation**2
     )
@@ -398,7 +403,7 @@ def _gaussians(
         diagonal=diagonal[pick],
         truth=truth[pick],
         true_class=no_class(rows.size),
-        pivot=None if pivot is None else pivot[pick],
+        pivot=pivot[pick],
     )
     nothing = np.zeros(n, bool)
     return Examined(reason, truth_invalid, batch, nothing, nothing)
@@ -459,8 +464,10 @@ def _all_usable(
     )
     if not plausible:
         return None
-    diagonal, pivot = form == k and k > 1, None
-    if not diagonal:
+    diagonal = form == k and k > 1
+    if diagonal:
+        pivot = _of_variances(variance, space)
+    else:
         if form == forms[2] and not np.array_equal(covariance, covariance.transpose(0, 2, 1)):
             return None
         marked, pivot = indefinite(covariance, variance, space)
@@ -478,6 +485,13 @@ def _all_usable(
         true_class=no_class(n),
         pivot=pivot,
     )
+
+
+def _of_variances(variance: FloatArray, space: Space) -> FloatArray:
+    """Returns the diagonals of the Cholesky factors of diagonal covariances, (n, K)."""
+    with np.errstate(invalid="ignore"):
+        pivot: FloatArray = np.sqrt(variance[:, space.order])
+    return pivot
 
 
 def _truth(received: ReceivedDetections, k: int, limits: Limits) -> tuple[FloatArray, BoolArray]:

@@ -140,6 +140,8 @@ class PredictedSums:
         slot  (N,) of each row, in 0 … G − 1
         """
         assert slot.size <= CHUNK
+        if not slot.size:
+            return
         self.n += np.bincount(slot, minlength=self.n.size)
         deviation = np.concatenate([rows.deviation for rows in frames])
         _count(self.deviations, slot, DEVIATIONS.index(deviation))

@@ -234,12 +234,13 @@ FATES = "matched", "ignored", "unmatched"
 
 
 def told_state(pipeline: Pipeline) -> Any:
-    """Leaves out slices that nobody told of: they may be lost with their frames."""
+    """Leaves out what nobody told of: it may be lost with its frames, since the checkpoint."""
     state = state_of(pipeline)
     return replace(
         state,
         slices=tuple(one for one in state.slices if one.panes),
         class_slices=tuple(one for one in state.class_slices if one.panes),
+        predicted=(),
     )
 
 

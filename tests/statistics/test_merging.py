@@ -18,6 +18,12 @@ from monitor.statistics.class_statistics import (
     no_class_statistics,
     observe_classes,
 )
+from monitor.statistics.predicted import (
+    PredictedStatistics,
+    no_predicted,
+    observe_predicted,
+    predicted_rows,
+)
 from monitor.statistics.state import (
     SliceStatistics,
     StageStatistics,
@@ -99,6 +105,18 @@ def of_classes(seed: int, n: int, chosen: Any = slice(None)) -> ClassStatistics:
     return observe_classes(opinions.mean(axis=1)[chosen], label[chosen], several)
 
 
+def of_predicted(seed: int, n: int, chosen: Any = slice(None)) -> PredictedStatistics:
+    """Deviations in and out of the bins; some rows without class probabilities, odd seeds with
+    several opinions."""
+    random = np.random.default_rng(seed)
+    roots = 10.0 ** random.uniform(-7, 6, (n, 11))
+    opinions = random.dirichlet(np.full(4, 0.1), size=(n, 1 + seed % 2))
+    opinions[random.random(n) < 0.2] = np.nan
+    opinions[random.random(n) < 0.2] = 0.25
+    rows = predicted_rows(np.zeros(n, np.int64), roots, opinions)
+    return observe_predicted(rows.take(np.arange(n)[chosen]))
+
+
 FAMILIES = {
     **{f"stage of {k}": stages(k, extreme=k != 3) for k in SPACES},
     "slice": Family(
@@ -106,6 +124,9 @@ FAMILIES = {
     ),
     "classes": Family(
         of_classes, no_class_statistics(10), ClassStatistics.merge, ClassStatistics.negated
+    ),
+    "predicted": Family(
+        of_predicted, no_predicted(), PredictedStatistics.merge, PredictedStatistics.negated
     ),
 }
 
