@@ -44,6 +44,7 @@ from monitor.service.view import (
     findings,
     lasting,
     odds,
+    percent,
     proof,
     sigma,
     span,
@@ -434,7 +435,7 @@ def certainty(view: View, name: str) -> tuple[str, str]:
             cells.append("–")
             continue
         share = getattr(one, f"{of}_above_usual")
-        above = fact(f"{share:.0%}" if share >= 0 else "–", *at, f"{of}_above_usual")
+        above = fact(percent(share), *at, f"{of}_above_usual")
         mark = f"{badge('warning', 'worth a look')} " * look
         shown = fact(number(getattr(one, f"{of}_{value}")), *at, f"{of}_{value}")
         cells.append(_two(shown, f"{mark}{above} above what is usual (5 %)"))

@@ -431,23 +431,31 @@ def _candidates(view: View) -> Iterator[Said]:
 
 
 def _unknown(view: View) -> Iterator[Said]:
-    """Says which slices are less certain than usual, which needs no label."""
-    where, over = "docs/measures.md#of-all-detections-labelled-or-not", lasting(view.shortest)
-    usual = view.usual if view.usual == EPOCH else f"the last {lasting(view.usual)}"
-    for name, one in view.predicted.items():
-        entropy, deviation = unusual(view, name)
-        if is_total(name) or not (entropy or deviation):
+    """Says which slices are less certain than usual, the worst by name; this needs no label."""
+    for i, (of, what) in enumerate((("entropy", "class"), ("deviation", "place"))):
+        shares = {
+            name: getattr(one, f"{of}_above_usual")
+            for name, one in view.predicted.items()
+            if unusual(view, name)[i] and not is_total(name)
+        }
+        if not shares:
             continue
-        share = one.entropy_above_usual if entropy else one.deviation_above_usual
-        what = "of its class" if entropy else "of where things are"
+        worst = max(shares, key=shares.__getitem__)
+        others = f" and {counted(len(shares) - 1, 'other slice')}" * (len(shares) > 1)
+        usual = "all since epoch" if view.usual == EPOCH else f"the last {lasting(view.usual)}"
         yield Said(
             "note",
-            f"{called(name)}: the detector is less sure {what} than usual, in {share:.0%} of its "
-            f"detections of the last {over}.",
-            where,
-            f"5 % is usual, by {'all since ' * (usual == EPOCH)}{usual}. It may meet what it does "
-            "not know. This needs no label, and is no alarm.",
+            f"{worst}{others}: {percent(shares[worst])} of the detections of the last "
+            f"{lasting(view.shortest)} are less certain of their {what} than is usual (5 %).",
+            "docs/measures.md#of-all-detections",
+            f"Usual is {usual}. The detector may meet what it does not know. This needs no label, "
+            "and is no alarm.",
         )
+
+
+def percent(share: float) -> str:
+    """Writes a share in percent; a dash where it is unknown."""
+    return f"{100 * share:.0f} %" if share >= 0 else "–"
 
 
 def _well(view: View) -> Said:

@@ -22,7 +22,7 @@ from monitor.statistics.exact_sums import ExactStatistics, ExactSum, SparseSums,
 # Half as fine as the micro-bins of errors: a quantile is at most 4.4 % from its place.
 DEVIATIONS = LogBins(LOWEST, 16, OCTAVES)
 # Of entropies over log C up to 1, which has the last bin to itself.
-ENTROPIES = LogBins(LOWEST, 32, 20)
+ENTROPIES = LogBins(LOWEST, 64, 20)
 
 # The sums without bins: σ_G, entropy, detections with several opinions, and of these the parts of
 # the entropy.

@@ -14,7 +14,7 @@ import pytest
 from monitor.pipeline.frame_path import Pipeline
 from monitor.service.history import History
 from monitor.service.pages import Pages
-from monitor.service.view import UNUSUAL, View, findings, view_of
+from monitor.service.view import UNUSUAL, View, findings, percent, view_of
 from monitor.statistics.observations import finished
 from monitor.statistics.reading import PredictedReading
 from monitor.store.statistics_state import StoredState, parsed
@@ -89,20 +89,23 @@ def page(view: View, slice: str | None = None) -> str:
 def test_who_meets_what_it_does_not_know_is_seen_within_a_window_without_any_label(by):
     drive = Drive(by)
     drive.drive(80)
-    assert not any("less sure" in one.sentence for one in findings(drive.view()))
+    assert not any("less certain" in one.sentence for one in findings(drive.view()))
     drive.drive(5, alien=0.6)
     view = drive.view()
-    said = [one for one in findings(view) if "less sure of its class" in one.sentence]
-    assert {one.kind for one in said} == {"note"}
-    surest = next(name for name in view.predicted if name.startswith("car"))
-    (of_car,) = (one.sentence for one in said if one.sentence.startswith(f"{surest}:"))
-    share = f"{view.predicted[surest].entropy_above_usual:.0%}"
-    assert f"in {share} of its detections of the last 5 min." in of_car
-    assert view.predicted[surest].entropy_above_usual > 2 * UNUSUAL
-    for text in (page(view), page(view, surest)):
+    (said,) = (one for one in findings(view) if "less certain of their" in one.sentence)
+    slices = {name: one for name, one in view.predicted.items() if name != "total"}
+    worst, one = max(slices.items(), key=lambda entry: entry[1].entropy_above_usual)
+    share = percent(one.entropy_above_usual)
+    assert said.kind == "note"
+    assert re.fullmatch(
+        rf"{re.escape(worst)} and \d other slices: {share} of the detections of the last 5 min are "
+        r"less certain of their class than is usual \(5 %\)\.",
+        said.sentence,
+    )
+    for text in (page(view), page(view, worst)):
         assert f"worth a look {share} above what is usual (5 %)" in text
     # How certain it is of places is as ever.
-    assert view.predicted[surest].deviation_above_usual < UNUSUAL
+    assert one.entropy_above_usual > 2 * UNUSUAL > UNUSUAL > one.deviation_above_usual
 
 
 @pytest.mark.parametrize("by", BY)
@@ -111,7 +114,7 @@ def test_a_scene_that_is_another_but_well_known_is_not_worth_a_look(by):
     drive.drive(80)
     drive.drive(5, near=0.1, mix=(0.1, 0.2, 0.3, 0.4))
     view = drive.view()
-    assert not any("less sure" in one.sentence for one in findings(view))
+    assert not any("less certain" in one.sentence for one in findings(view))
     assert "worth a look" not in page(view)
     shares = [one.deviation_above_usual for name, one in view.predicted.items() if name != "total"]
     # What is farther away is known less exactly: shown, but no news where range is not told apart.

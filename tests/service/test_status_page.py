@@ -33,7 +33,7 @@ from monitor.promotion.records import (
 )
 from monitor.service.history import MOST_MARKS, MOST_POINTS, NEES_RAW, History, Moment
 from monitor.service.pages import SCRIPT, Pages
-from monitor.service.view import View, findings, sigma, span, state_of, view_of
+from monitor.service.view import View, findings, percent, sigma, span, state_of, view_of
 from monitor.statistics.exact_engine import BinCut
 from monitor.statistics.observations import finished
 from monitor.statistics.reading import ReadingCache, WindowReading
@@ -78,6 +78,7 @@ def sidecar(tmp_path_factory):
         converse(started, header("camera", ("car", "bus", "tram")), pb.ProcessRequest(frame=sure))
         assert eventually(lambda: "Class probabilities" in started.get("/"))
         # Windows, and so the page, are read every ten seconds.
+        assert eventually(lambda: "All detections" in started.get("/"), 3 * PATIENCE)
         assert eventually(lambda: differences(started, "/") == [], 3 * PATIENCE)
         yield started
 
@@ -144,7 +145,7 @@ def expected(answers: dict[str, pb.GetCalibrationResponse], of: str) -> str:
         value = getattr(all_of, measure)
         if measure == "n":
             return f"{value:,}"
-        return f"{value:.0%}" if measure.endswith("above_usual") else number(value)
+        return percent(value) if measure.endswith("above_usual") else number(value)
     (of_slice,) = (one for one in told.slices if one.slice == slice)
     (of_stage,) = (one for one in of_slice.stages if one.stage == STAGES[stage])
     if measure == "n":

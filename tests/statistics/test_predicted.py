@@ -79,7 +79,7 @@ def test_means_are_exact_and_quantiles_within_their_bin(opinions):
             (entropy, getattr(read, f"entropy_q{level}")),
         ):
             # On the scale of ranks, where the rows of one bin are all that is not known.
-            assert (values <= found).mean() == pytest.approx(level / 100, abs=2e-3)
+            assert (values <= found).mean() == pytest.approx(level / 100, abs=3e-3)
             assert found == pytest.approx(np.quantile(values, level / 100), rel=5e-3)
     assert read.entropy_above_usual == pytest.approx(0.05, abs=1e-12)
     if opinions == 1:
