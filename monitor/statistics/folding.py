@@ -308,9 +308,9 @@ class ClassAccumulator(PaneAccumulator[MatchedClasses, ClassStatistics]):
         return observe_classes(mean, label, opinions)
 
 
-# Slices that change in one step of a fold, and folds of matched rows that make one of these, which
-# are a tenth of the size: most of their cost is by slice.
-_AT_A_TIME, _FOLDS = 4, 4
+# Frames that are looked at, and slices that change, in one step of a fold; and folds of matched
+# rows that make one of these, which are a tenth of the size: most of their cost is by slice.
+_FRAMES, _AT_A_TIME, _FOLDS = 256, 4, 4
 
 
 class PredictedAccumulator(PaneAccumulator[PredictedRows, PredictedStatistics]):
@@ -321,13 +321,15 @@ class PredictedAccumulator(PaneAccumulator[PredictedRows, PredictedStatistics]):
 
     def _fold(self, waiting: list[PredictedRows]) -> Iterator[None]:
         """Folds a chunk, or a few slices, in a step."""
+        changes = PaneChanges(self)
         # Frames without class probabilities are apart: their columns are missing.
         by_kind: dict[tuple[PaneKey, bool, bool], list[PredictedRows]] = {}
-        for rows in waiting:
+        for number, rows in enumerate(waiting, start=1):
+            if number % _FRAMES == 0:
+                yield
             key = self.windows.place(rows.stamp_ns, self.clock_ns)
             kind = key, rows.entropy is None, rows.aleatoric is None
             by_kind.setdefault(kind, []).append(rows)
-        changes = PaneChanges(self)
         for (key, *_), frames in by_kind.items():
             used = np.flatnonzero(np.bincount(np.concatenate([rows.slices for rows in frames])))
             slot_of = np.zeros(int(used[-1]) + 1, np.int64)
