@@ -68,6 +68,7 @@ from monitor.commands.recordings import (
     add_selection,
     names_in,
     numbered_tracks,
+    overlaps,
     parts_of,
     ranges_of,
     read_selected,
@@ -94,14 +95,17 @@ from monitor.statistics.exact_engine import (
     BinCut,
     evaluate_rows,
     freeze_edges,
+    generalised_deviation,
 )
 from monitor.statistics.measures import (
     TAU,
     Evaluation,
     EvaluationError,
+    JointMeasures,
     as_json,
 )
 from monitor.statistics.reading import read
+from monitor.statistics.sparsification import sparsification_error
 from monitor.statistics.state import observe
 from monitor.statistics.verdicts import (
     ClassVerdict,
@@ -395,6 +399,7 @@ def measured(
         raise EvaluationError(f"nothing to evaluate: {usable.told()}. {usable.remedy(recording)}")
 
     tracks = numbered_tracks(recording)
+    overlap = overlaps(recording, usable.rows)
 
     def evaluated(
         rows: BoolArray, done: Callable[[float], object] = lambda rows: None
@@ -416,6 +421,8 @@ def measured(
             )
         else:
             found = _streamed(recording, options, cut, np.flatnonzero(kept), tracks, done)
+        if overlap is not None:
+            found = replace(found, joint=_with_overlap(found.joint, recording, overlap, kept))
         return replace(
             found,
             without_truth=int(np.count_nonzero(rows & ~usable.labelled)),
@@ -456,6 +463,17 @@ def measured(
         recording=recording,
         evaluated=evaluated,
     )
+
+
+def _with_overlap(
+    joint: JointMeasures, recording: Recording, overlap: FloatArray, rows: BoolArray
+) -> JointMeasures:
+    """Adds how far boxes overlap the true ones, and whether σ_G ranks them; some rows (N,)."""
+    covariance, error = recording.covariance[rows], 1.0 - overlap[rows]
+    no_variances_only = np.zeros(error.size, bool)
+    deviation = generalised_deviation(recording.space, covariance, no_variances_only)
+    iou = float(overlap[rows].mean())
+    return replace(joint, mean_iou=iou, ause_iou=sparsification_error(deviation, error))
 
 
 def _groups(

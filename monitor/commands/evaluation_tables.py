@@ -146,6 +146,8 @@ def summary(groups: Mapping[str, Evaluation], verdicts: Sequence[Verdict]) -> st
             f"{words} {joint.k} dimensions together: NEES/K {joint.nees_over_k:.3f}, QCE "
             f"{joint.qce:.3f}, NLL {joint.nll:.3f}"
         )
+        if not math.isnan(joint.mean_iou):
+            lines[-1] += f", IoU {joint.mean_iou:.3f}, AUSE of 1 − IoU {joint.ause_iou:.3f}"
     return "\n".join([*lines, "", _LEGEND])
 
 

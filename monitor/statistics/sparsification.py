@@ -103,3 +103,20 @@ def wrong_of_kept(ranked: Ranked, kept: IntArray) -> FloatArray:
     with np.errstate(invalid="ignore"):
         mean: FloatArray = np.interp(kept, rows, sums) / kept
     return mean
+
+
+def sparsification_error(uncertainty: FloatArray, error: FloatArray) -> float:
+    """AUSE: area between the sparsification curve and that of the oracle, in the unit of the error.
+
+    The oracle sorts by the error itself; 0 is the best order.
+
+    uncertainty, error  (N,)
+    returns             NaN without rows
+    source              Wolf et al. 2024, section 2.2.4
+    """
+    one_segment = np.zeros(error.size, np.int64)
+    by_claim, by_error = (
+        float(areas(rank_rows(axis, error[:, None], one_segment, 1))[0, 0, 0])
+        for axis in (uncertainty, error)
+    )
+    return by_claim - by_error

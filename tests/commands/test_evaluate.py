@@ -45,7 +45,7 @@ DIMENSION_KEYS = names(
 JOINT_KEYS = names(
     "k nll nees_mean nees_over_k nees_median_ratio qce qce_by_tau qce_marginal n n_eff "
     "nees_interval nees_interval_n_eff qce_marginal_by_tau coverage_by_tau calibration_area bins "
-    "out_of_range sgv_std_min sgv_std_max sgv_std_mean"
+    "out_of_range sgv_std_min sgv_std_max sgv_std_mean mean_iou ause_iou"
 )
 BIN_KEYS = {"lower", "upper", "n", "variance", "squared_error", "nees", "within"}
 
