@@ -257,42 +257,24 @@ def sweep_table(sweep: Sweep, class_names: Sequence[str]) -> str:
     heads = ("", "at T = 1", "best at T", "there", "at T of NLL")
     rows = []
     for name, words in MEASURES.items():
-        values, at = sweep.measures[name], best[name]
-        found = [float(values[sweep.at(1.0)])]
-        found += [float(values[sweep.at(one)]) if one == one else math.nan for one in (at, chosen)]
-        rows.append((words, _short(found[0]), _temperature(at, sweep), *map(_short, found[1:])))
+        first, there, under_nll = (
+            "–" if math.isnan(at) else _short(float(sweep.measures[name][sweep.at(at)]))
+            for at in (1.0, best[name], chosen)
+        )
+        rows.append((words, first, sweep.told(best[name]), there, under_nll))
     lowest, highest = float(sweep.accuracy.min()), float(sweep.accuracy.max())
     accuracy = f"accuracy {lowest:.4g} at every T, since a temperature changes no order"
     if highest > lowest:
-        accuracy = f"accuracy {lowest:.4g} to {highest:.4g}: a temperature of each opinion may " + (
-            "change which class their mean puts first"
-        )
-    of_classes = []
-    by_class = sweep.best_by_class
+        words = "the mean of several opinions may put another class first"
+        accuracy = f"accuracy {lowest:.4g} to {highest:.4g}: {words}"
+    by_class, of_classes = sweep.best_by_class, []
     for c in np.argsort(-sweep.n_by_class, kind="stable")[:_MOST_CLASSES].tolist():
         name = class_names[c] if class_names else f"class {c}"
-        temperatures = (_temperature(float(by_class[one][c]), sweep) for one in BY_CLASS)
+        temperatures = (sweep.told(float(by_class[one][c])) for one in BY_CLASS)
         of_classes.append((shown(name), f"{sweep.n_by_class[c]:,}", *temperatures))
-    return "\n".join(
-        [
-            agreement(sweep),
-            "",
-            table(heads, rows),
-            accuracy,
-            "",
-            table(("best T by class", "predicted", *BY_CLASS.values()), of_classes),
-            "",
-            _SWEEP_LEGEND,
-        ]
-    )
-
-
-def _temperature(at: float, sweep: Sweep) -> str:
-    """Writes a best temperature; at an end of the grid it may lie beyond."""
-    if math.isnan(at):
-        return "–"
-    ends = {float(sweep.temperature[0]): "≤ ", float(sweep.temperature[-1]): "≥ "}
-    return f"{ends.get(at, '')}{at:.3g}"
+    parts = [agreement(sweep), f"{table(heads, rows)}\n{accuracy}"]
+    parts.append(table(("best T by class", "predicted", *BY_CLASS.values()), of_classes))
+    return "\n\n".join([*parts, _SWEEP_LEGEND])
 
 
 def sweep_figures(sweep: Sweep) -> list[Figure]:

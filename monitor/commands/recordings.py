@@ -461,10 +461,12 @@ def usable_truth(recording: Recording) -> Usable:
 
 
 def overlaps(recording: Recording, rows: BoolArray) -> FloatArray | None:
-    """(N,) intersection over union with the true boxes, 0 beside the rows (N,); None if no boxes."""
-    space = recording.space
+    """Computes how far boxes overlap the true ones, (N,) in [0, 1]; None where rows are no boxes.
+
+    rows  (N,) those with sound truth; the others are 0
+    """
     pair = recording.mean[rows], recording.truth[rows]
-    found = overlap_of_boxes(space.names, recording.box, *pair)
+    found = overlap_of_boxes(recording.space.names, recording.box, *pair)
     if found is None:
         return None
     overlap = np.zeros(rows.size)

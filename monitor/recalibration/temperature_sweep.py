@@ -94,6 +94,15 @@ class Sweep:
         """Position of the nearest temperature."""
         return int(np.argmin(np.abs(np.log(self.temperature / temperature))))
 
+    def told(self, temperature: float) -> str:
+        """Writes a best temperature: a dash for none, and at an end of the grid that it may lie
+        beyond.
+        """
+        if np.isnan(temperature):
+            return "–"
+        ends = {float(self.temperature[0]): "≤ ", float(self.temperature[-1]): "≥ "}
+        return f"{ends.get(temperature, '')}{temperature:.2g}"
+
     def as_json(self) -> dict[str, object]:
         """Returns the object `sweep` of `classification`."""
         found = {"temperature": self.temperature, "accuracy": self.accuracy, **self.measures}
@@ -172,14 +181,14 @@ def agreement(sweep: Sweep) -> str:
             others.setdefault(at, []).append(MEASURES[name])
     if not others:
         return (
-            f"The measures agree: each is best within a factor {ALIKE:g} of T = {chosen:.3g}, "
-            "where NLL is."
+            f"The measures agree: each is best within a factor {ALIKE:g} of T = "
+            f"{sweep.told(chosen)}, where NLL is."
         )
     alike = [MEASURES[name] for name, at in best.items() if name != "nll" and at not in others]
-    same = f" (so {'are' if len(alike) > 1 else 'is'} {listed(alike)})" if alike else ""
-    rest = ", ".join(f"{listed(names)} at {at:.3g}" for at, names in sorted(others.items()))
+    same = f" (and {listed(alike)} within a factor {ALIKE:g})" if alike else ""
+    rest = ", ".join(f"{listed(names)} at {sweep.told(at)}" for at, names in sorted(others.items()))
     return (
-        f"The measures disagree: NLL is best at T = {chosen:.3g}{same}, but {rest}. "
+        f"The measures disagree: NLL is best at T = {sweep.told(chosen)}{same}, but {rest}. "
         "fit takes the T of NLL, since NLL is proper: on average nothing beats the true "
         "probabilities."
     )
