@@ -175,20 +175,24 @@ def agreement(sweep: Sweep) -> str:
     if "nll" not in best:
         return "No temperature changes the NLL: the probabilities of a row are all the same."
     chosen = best["nll"]
+    at = sweep.told(chosen)
+    at_chosen = f"T {at}" if at[0] in "≤≥" else f"T = {at}"
     others: dict[float, list[str]] = {}
-    for name, at in best.items():
-        if abs(np.log(at / chosen)) > np.log(ALIKE):
-            others.setdefault(at, []).append(MEASURES[name])
+    for name, other in best.items():
+        if abs(np.log(other / chosen)) > np.log(ALIKE):
+            others.setdefault(other, []).append(MEASURES[name])
     if not others:
         return (
-            f"The measures agree: each is best within a factor {ALIKE:g} of T = "
-            f"{sweep.told(chosen)}, where NLL is."
+            f"The measures agree: each is best within a factor {ALIKE:g} of {at_chosen}, where "
+            "NLL is."
         )
-    alike = [MEASURES[name] for name, at in best.items() if name != "nll" and at not in others]
+    alike = [MEASURES[name] for name in best if name != "nll" and best[name] not in others]
     same = f" (and {listed(alike)} within a factor {ALIKE:g})" if alike else ""
-    rest = ", ".join(f"{listed(names)} at {sweep.told(at)}" for at, names in sorted(others.items()))
+    rest = ", ".join(
+        f"{listed(names)} at {sweep.told(one)}" for one, names in sorted(others.items())
+    )
     return (
-        f"The measures disagree: NLL is best at T = {sweep.told(chosen)}{same}, but {rest}. "
+        f"The measures disagree: NLL is best at {at_chosen}{same}, but {rest}. "
         "fit takes the T of NLL, since NLL is proper: on average nothing beats the true "
         "probabilities."
     )
