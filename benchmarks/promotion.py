@@ -33,8 +33,8 @@ from monitor.pipeline.learning import job_of
 from monitor.pipeline.promotions import SCHEDULE, Promotions
 from monitor.promotion.fits import fit_slices
 from monitor.promotion.records import TrialSettings
-from monitor.promotion.tracks import TrackRows
-from monitor.promotion.trial import Clip, clip_of, log10_threshold, mean_differences
+from monitor.promotion.scored import TrackRows
+from monitor.promotion.trial import Clip, clip_of, log10_threshold
 from monitor.recalibration.binned import HistogramBinning
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.fitting import FITTINGS, FitOptions
@@ -119,7 +119,7 @@ def fit(promotions: Promotions) -> None:
     """Fits what is due, as the sidecar does in a process of its own."""
     if due := promotions.learning.due():
         settings = promotions.learning.settings
-        job, entries = job_of(due, settings.fits, promotions.learning.limits, settings.policy.band)
+        job, entries = job_of(due, settings.fits, promotions.learning.limits, settings.policy)
         finished(promotions.begin(entries, fit_slices(job), SCHEDULE))
 
 
@@ -284,7 +284,7 @@ def rare_bin(random: np.random.Generator) -> bool:
     far = np.where(np.repeat(random.random(tracks) < 0.02, 2), 1e5, 1.0)[:, None]
     sent = rows.sent.rescaled(far * np.ones(3))
     rows = TrackRows(rows.space, sent, rows.truth * far, rows.start)
-    value, _ = mean_differences(rows, candidate, Identity(), Limits(1e20, 0.0, 1e20))
+    value, _ = rows.differences(candidate, Identity(), Limits(1e20, 0.0, 1e20))
     proven = share_proven(value, clip_of(candidate, Identity(), rows, SETTINGS.clip))
     print("\nA histogram of factors √1.3 and 0.35, the latter in 2 % of tracks: proven in ", end="")
     print(f"{100 * proven:.1f} % of {RARE_RUNS} runs")
@@ -308,7 +308,7 @@ def documents(random: np.random.Generator) -> bool:
             with contextlib.suppress(UnfitData):
                 candidate = fitting.fit(fit_rows, FitOptions(), None)
                 clip = clip_of(candidate, Identity(), rows, SETTINGS.clip)
-                said = (mean_differences(one, candidate, Identity(), Limits()) for one in healthy)
+                said = (one.differences(candidate, Identity(), Limits()) for one in healthy)
                 shares.append([share_proven(value, clip) for value, _ in said])
         mean, most = np.mean(shares, axis=0), np.max(shares, axis=0)
         holds &= all(within(share, ALPHA, DOCUMENTS * DOCUMENT_RUNS) for share in mean.tolist())

@@ -482,6 +482,8 @@ class RegisterState:
     spent      trials begun since the last change, by slice name
     befores    recalibrators of before, where no track has come since
     followers  of adaptive champions, by slice name
+    class_names, opinions
+               what class recalibrators are tried on; none: nothing yet
     """
 
     selection: str
@@ -497,6 +499,8 @@ class RegisterState:
     guards: tuple[Guard, ...] = ()
     befores: tuple[AwaitingGuard, ...] = ()
     followers: Mapping[str, Follower] = field(default_factory=dict)
+    class_names: tuple[str, ...] = ()
+    opinions: Count = 0
 
     @property
     def active(self) -> frozenset[str]:

@@ -30,8 +30,8 @@ from monitor.promotion.records import (
     Verdict,
 )
 from monitor.promotion.register import Follower, shrinks
-from monitor.promotion.tracks import WholeTrack, rows_of
-from monitor.promotion.trial import forwarded, ratios
+from monitor.promotion.scored import rows_of
+from monitor.promotion.tracks import AnyTrack, WholeTrack
 from monitor.recalibration.recalibrator import Recalibrator
 from monitor.recalibration.scaling import AdaptiveScaling, VarianceScaling
 from monitor.recalibration.selection import Chain
@@ -265,8 +265,7 @@ class Lives(RuleBasedStateMachine):
                 self.held.add(chain[0])
             if decision.what is PROMOTED:
                 assert self.policy.mode is AUTOMATIC
-                sent = rows_of(some).sent
-                change = ratios(forwarded(decision.recalibrator, sent), forwarded(served, sent))
+                change = rows_of(some).change(decision.recalibrator, served)
                 assert self.policy.allow_shrinking or not shrinks(change, self.policy.hysteresis)
             assert decision.what is not Happened.ADAPTED or isinstance(served, AdaptiveScaling)
             assert decision.what is not DISCARDED or chain[0] not in self.register.on_trial
