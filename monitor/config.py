@@ -52,6 +52,7 @@ from monitor.promotion.records import (
     TrackSettings,
     TrialSettings,
 )
+from monitor.recalibration.class_probabilities import ClassIdentity
 from monitor.recalibration.recalibrator import Identity
 from monitor.recalibration.scaling import (
     AdaptiveScaling,
@@ -59,7 +60,6 @@ from monitor.recalibration.scaling import (
     Objective,
     VarianceScaling,
 )
-from monitor.recalibration.class_probabilities import ClassIdentity
 from monitor.recalibration.selection import CLASS_METHODS, METHODS
 from monitor.statistics.bins import (
     LOWEST,

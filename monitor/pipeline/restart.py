@@ -29,7 +29,6 @@ from monitor.pipeline.promotions import Promotions
 from monitor.pipeline.streams import EventTime, Stream
 from monitor.pipeline.truth import TruthLedger
 from monitor.promotion.records import Record
-from monitor.promotion.tracks import ClassKind
 from monitor.recalibration.selection import AnySelection, ClassSelection, Selection
 from monitor.statistics.clusters import ALONE, ClusterArray, ClusterState
 from monitor.statistics.observations import finished
@@ -327,8 +326,7 @@ def register_of(promotions: Promotions, named: Mapping[str, str]) -> RegisterSta
         guards=tuple(register.guards.values()),
         befores=tuple(register.befores.values()),
         followers=dict(register.followers),
-        class_names=() if kind is None else kind.names,
-        opinions=0 if kind is None else kind.opinions,
+        classes=kind,
     )
 
 
@@ -386,9 +384,9 @@ def restore_register(
     register.guards.update({name: one for name, one in guards.items() if goes_on(name)})
     register.befores.update({name: one for name, one in befores.items() if goes_on(name)})
     register.followers.update({name: one for name, one in state.followers.items() if goes_on(name)})
-    fits = recalibrators.class_selection.fits(state.class_names)
-    if goes_on(CLASS_CHAIN[0]) and state.opinions and fits:
-        promotions.learning.learn_classes(ClassKind(state.class_names, state.opinions))
+    kind = state.classes
+    if goes_on(CLASS_CHAIN[0]) and kind and recalibrators.class_selection.fits(kind.names):
+        promotions.learning.learn_classes(kind)
     return restored
 
 

@@ -113,8 +113,9 @@ def latest_alike(tracks: Sequence[AnyTrack], fewest: int) -> int:
     highest probability, less 1 where that class is the true one. The window doubles from
     2 × fewest as long as no newest part of it, of m = fewest, 2 fewest, … tracks, has a mean x more
     than 3.25 standard errors from that of the rest: |x̄ₘ − x̄ᵣ| > 3.25 s sqrt(1/m + 1/r), s² pooled
-    over both. Where one has, the window is cut where two means fit it best, in least squares. (Against the rest, and
-    not only against the m before: a change that one test misses is seen by a later one.)
+    over both. Where one has, the window is cut where two means fit it best, in least squares.
+    (Against the rest, and not only against the m before: a change that one test misses is seen by a
+    later one.)
 
     It sees changes of the mean of x alone: not those that leave it as it is.
 

@@ -72,6 +72,7 @@ class _Rows:
     start     (T,) where each begins
     n         number of rows
     unit      nats that [promotion] clip counts in, of this kind
+    tails     dimensions in which a track shows how heavy the tails of its errors are
     factor    what the factors of a recalibrator are
     every_factor  all of them, where they lie within a band
     shrinks   why a proven candidate with smaller factors waits
@@ -127,7 +128,7 @@ class TrackRows(_Rows):
         return self.space.names
 
     @property
-    def tails(self) -> int | None:
+    def tails(self) -> int:
         """Dimensions in which a track shows how heavy the tails of its errors are."""
         return len(self.space.joint)
 
@@ -216,6 +217,8 @@ class ClassTrackRows(_Rows):
     label: IntArray
     start: IntArray
 
+    # Classes have no tails.
+    tails: ClassVar[int] = 0
     factor = "fitted"
     every_factor = "what is fitted"
     shrinks = "it makes the detector surer of its classes"
@@ -234,17 +237,6 @@ class ClassTrackRows(_Rows):
     def names(self) -> tuple[str, ...]:
         """Names of the classes."""
         return self.kind.names
-
-    @property
-    def tails(self) -> None:
-        """None: a class has no tails.
-
-        Beside a calibrated champion p, a bettor of stake s ≤ 0.9 does not gain from any candidate
-        q, bounded or not: with z = q_y/p_y, max(1 + s log z, 0.1) ≤ 1 + s (z − 1), since
-        log z ≤ z − 1 and s (z − 1) ≥ −0.9, and the mean of z is Σ p_y q_y/p_y = 1. So the mean of
-        max(1 + sD, 0.1) is no more than 1: on a row, and, since that is convex in D, on the mean of
-        any rows, however alike they are.
-        """
 
     @property
     def identity(self) -> ClassIdentity:

@@ -15,6 +15,12 @@ of a loss is beyond B: where D cut at ±B has a mean of no more than 0, wealth i
 too. Under heavy tails that mean may be positive and E D negative. M pays for it: it is the largest
 mean of max(1 + sD, 0.1) of a wrong shrinking step under Student-t errors of 3 degrees of freedom,
 the heaviest tails that are insured against; see PREMIUMS.
+
+Of classes D is a mean of log z, z = q_y/p_y, q the candidate's probabilities and p the champion's,
+of the true class y. If p is calibrated, the mean of z is Σ p_y q_y/p_y = 1, and a bettor of stake
+s ≤ 0.9 needs no premium beside any candidate, bounded or not: since log z ≤ z − 1 and
+s (z − 1) ≥ −0.9, max(1 + s log z, 0.1) ≤ 1 + s (z − 1), whose mean is 1. The left side is convex in
+log z, so that this holds for the mean over the rows of a track, however alike they are.
 Sources: Waudby-Smith & Ramdas 2024 (estimating means by betting); Ramdas,
 Grünwald, Vovk & Shafer 2023 (game-theoretic statistics).
 """
@@ -77,12 +83,14 @@ class Clip:
     loss  most that a track can say against the candidate, in (0, B]; B: no bound is known
     gain  most that a track can say for the candidate, in (0, B]; B: no bound is known
     rows  detections of a track that has a full say; a shorter track has its share of one
+    tails whether what is scored are errors, which may have heavy tails; False: classes
     """
 
     most: Positive = 1.0
     loss: Positive = 1.0
     gain: Positive = 1.0
     rows: Annotated[float, Ge(1.0)] = 1.0
+    tails: bool = True
 
     def __post_init__(self) -> None:
         if max(self.loss, self.gain) > self.most:
@@ -118,7 +126,7 @@ class Clip:
 
         They are 1 + λD/L where a bound L of the losses is known, else
         max(1 + sD, 0.1)/(1 + w(M − 1)): a track with a share w of a say costs that share of the
-        premium.
+        premium. Of classes M is 1 and B, for s, is 1.
 
         said    (T,) D, what each track says
         shares  (T,) w
@@ -127,24 +135,24 @@ class Clip:
         if bound < self.most:
             bounded: FloatArray = 1 + np.array(FRACTIONS) * (said[:, None] / bound)
             return np.maximum(bounded, _RUIN)
+        if not self.tails:
+            uninsured: FloatArray = np.maximum(1 + np.array(STAKES) * said[:, None], LEFT)
+            return uninsured
         premiums = 1 + shares[:, None] * (np.array(PREMIUMS) - 1)
         stakes = np.array(STAKES) / max(1.0, self.most)
         insured: FloatArray = np.maximum(1 + stakes * said[:, None], LEFT) / premiums
         return insured
 
-    def insured(self, dimensions: int | None) -> bool:
+    def insured(self, dimensions: int) -> bool:
         """Tells whether a proof holds under tails down to 3 degrees of freedom, and so may act.
 
-        dimensions  those that show tails; None: of classes, which have none
-
-        True where a bound of the losses is known, for three joint dimensions or more, and for two
-        where a track of a full say holds five detections. Shorter tracks, and those of one
-        dimension, do not show such tails: a wrong step then gains more than the premium.
+        True of classes, where a bound of the losses is known, for three joint dimensions or more,
+        and for two where a track of a full say holds five detections. Shorter tracks, and those of
+        one dimension, do not show such tails: a wrong step then gains more than the premium.
         """
-        if dimensions is None:
-            return True
         long = dimensions == _INSURED_DIMENSIONS - 1 and self.rows >= _INSURED_DETECTIONS
-        return self.loss < self.most or dimensions >= _INSURED_DIMENSIONS or long
+        bounded = self.loss < self.most or not self.tails
+        return bounded or dimensions >= _INSURED_DIMENSIONS or long
 
 
 def full_say(counts: IntArray) -> float:
@@ -348,7 +356,7 @@ def clip_of(candidate: AnyMethod, champion: AnyMethod, rows: AnyRows, most: floa
         most if bound is None else min(most, max(bound, _LEAST))
         for bound in rows.bounds(candidate, champion)
     )
-    return Clip(most, loss, gain, full)
+    return Clip(most, loss, gain, full, rows.tails > 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """Whole tracks of a simulated detector: correlated Gaussian or Student-t errors, many at once, or
-class probabilities; and in pieces, as a tracker makes of them that loses its object at a large error. No tests.
+class probabilities; and in pieces, as a tracker makes of them that loses its object at a large
+error. No tests.
 """
 
 from __future__ import annotations
@@ -90,6 +91,7 @@ def class_tracks(
     classes: int = 5,
     opinions: int = 1,
     wrong: float = 0.0,
+    clear: tuple[float, float] = (0.5, 2.5),
     begin_ns: int = 0,
     slice: int = -1,
 ) -> list[ClassTrack]:
@@ -100,14 +102,15 @@ def class_tracks(
     temperature `times`.
 
     wrong  share of the rows whose label is another class, drawn anew for each row
+    clear  least and largest μ
     """
     random = np.random.default_rng(seed)
     kind = ClassKind(tuple("abcdefghij"[:classes]), opinions)
     lengths, found = random.integers(10, 41, count), []
     for i, n in enumerate(lengths.tolist()):
-        true, clear = int(random.integers(classes)), random.uniform(0.5, 2.5)
-        x = correlated(random, (1, n, classes), 0.65)[0] + clear * np.eye(classes)[true]
-        logits = times * clear * x
+        true, mu = int(random.integers(classes)), random.uniform(*clear)
+        x = correlated(random, (1, n, classes), 0.65)[0] + mu * np.eye(classes)[true]
+        logits = times * mu * x
         # Opinions whose mean is as before, but for the curvature of the softmax.
         spread = 0.3 * random.normal(size=(n, opinions, classes)) if opinions > 1 else 0.0
         opinion = softmax(logits[:, None] + spread, axis=2)
