@@ -246,7 +246,7 @@ class FitRounds:
             return False
         except FitFailed:
             return False
-        return any(one.version for one in found)
+        return any(one.version for one in found if one.slice != CLASS_CHAIN[0])
 
 
 def ended_since(learning: LabelledTracks, alarm: Alarm) -> int:

@@ -73,7 +73,7 @@ class _Units:
     """Makes whole tracks of the labelled rows of one kind of recalibrators, from some frames."""
 
     def __init__(self, settings: TrackSettings, kind: ClassKind | None = None) -> None:
-        """Of classes the memory is bounded by bytes: they may be many, with many opinions."""
+        """Bounds the memory of classes by bytes: they may be many, with many opinions."""
         self.open = OpenTracks(settings)
         if kind is not None:
             rows = _MOST_CLASS_BYTES // row_layout(kind).itemsize

@@ -48,7 +48,7 @@ _WAITING = 1 << 17
 
 @dataclass(frozen=True, slots=True)
 class ClassKind:
-    """What class probabilities have in common that are learned from together.
+    """Tells class probabilities apart that are not learned from together.
 
     names     C ≥ 2 classes, in the order of the probabilities
     opinions  M
@@ -62,7 +62,7 @@ class ClassKind:
 
 
 class _Track(Columns):
-    """What every whole track has, of estimates or of class probabilities.
+    """Has what every whole track has, of estimates or of class probabilities.
 
     slice     index
     stamp_ns  (n,) ascending
@@ -160,7 +160,7 @@ class LabelledRows(Columns):
 
     @property
     def kind(self) -> Space:
-        """What rows have in common that are packed together."""
+        """Returns what rows have in common that are packed together."""
         return self.space
 
     def columns(self) -> dict[str, Any]:

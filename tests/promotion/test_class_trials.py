@@ -4,6 +4,7 @@ what becomes of a detector that is too sure, not sure enough, or well again.
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,11 +18,12 @@ from hypothesis.extra.numpy import arrays
 from monitor.frames.detections import Limits
 from monitor.frames.frame import Header
 from monitor.pipeline.fit_process import job_pieces, outcome_bytes, read_job, read_outcome
+from monitor.pipeline.fit_rounds import FitRounds
 from monitor.pipeline.learning import CLASS_CHAIN, CLASS_SLICE, job_of
 from monitor.pipeline.promotions import SCHEDULE, Promotions
 from monitor.pipeline.restart import register_of, restore_register
-from monitor.promotion.fits import FitOutcome, fit_slices
-from monitor.promotion.records import Happened, PolicySettings, TrialState
+from monitor.promotion.fits import CannotFit, FitOutcome, NoTracksYet, fit_slices
+from monitor.promotion.records import Happened, PolicySettings, SliceFitted, TrialState
 from monitor.promotion.register import judge
 from monitor.promotion.scored import ClassTrackRows, most_lost, rows_of
 from monitor.promotion.tracks import ClassKind, ClassTrack
@@ -35,7 +37,7 @@ from monitor.recalibration.class_scaling import Temperature, VectorScaling
 from monitor.recalibration.selection import CLASS_IDENTITY, IDENTITY, ClassSelection
 from monitor.statistics.observations import finished
 from monitor.store.documents import REGISTER_CODEC
-from tests.learnt import promotions_of, teach
+from tests.learnt import XYZ, promotions_of, teach
 from tests.piped import SECOND
 from tests.piped_classes import HEADER, XY, opened, probabilities, recalibrating, sent
 from tests.promotion.simulated_tracks import class_tracks
@@ -264,6 +266,25 @@ def test_probabilities_as_sent_and_their_labels_become_tracks_of_the_first_class
     np.testing.assert_allclose(track.probabilities, expected, rtol=1e-12)
     assert track.label.tolist() == [0, 1, 2]
     assert track.stamp_ns.tolist() == [SECOND // 2, SECOND, 3 * SECOND // 2]
+
+
+def test_people_fit_classes_in_a_process_of_its_own_and_each_kind_by_its_own_methods():
+    promotions = of_classes()
+    promotions.pipeline.slices.index(XYZ, "lidar", "car")
+    teach(promotions, class_tracks(8, 30, 2.0))
+
+    async def asked(slices: Sequence[str], method: str) -> tuple[SliceFitted, ...]:
+        return await FitRounds(promotions).asked(slices, method, "anna")
+
+    for slices, method in (([NAME], "variance-scaling"), (["car"], "temperature")):
+        with pytest.raises(CannotFit, match=f"method '{method}' is of "):
+            asyncio.run(asked(slices, method))
+    with pytest.raises(NoTracksYet):
+        asyncio.run(asked([], "variance-scaling"))
+    (fitted,) = asyncio.run(asked([], "temperature"))
+    assert (fitted.slice, fitted.tracks) == (NAME, 30)
+    assert fitted.version == promotions.trials()[0].version
+    assert fitted.factors[0].typical > 1.4
 
 
 def test_a_job_and_its_outcome_go_to_and_fro_beside_one_of_estimates():
