@@ -8,7 +8,9 @@ error, so nothing depends on the order of the rows.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from scipy.special import digamma
@@ -99,7 +101,78 @@ def areas(ranked: Ranked) -> FloatArray:
 
 def wrong_of_kept(ranked: Ranked, kept: IntArray) -> FloatArray:
     """(F,) mean first error of the `kept` (F,) most certain rows of one segment; NaN for 0."""
-    rows, sums = (np.append(0, np.cumsum(one)) for one in (ranked.n, ranked.error[:, 0]))
+    return _mean_of_kept(ranked.n, ranked.error[:, 0], kept)
+
+
+def _mean_of_kept(n: IntArray, error: FloatArray, kept: IntArray) -> FloatArray:
+    rows, sums = (np.append(0, np.cumsum(one)) for one in (n, error))
     with np.errstate(invalid="ignore"):
         mean: FloatArray = np.interp(kept, rows, sums) / kept
     return mean
+
+
+# Shares of rejected rows of the rejection curve, in twentieths.
+REJECTED = np.arange(20)
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """What is left when the rows of the highest deviation are rejected; NaN where unknown.
+
+    fraction            (F,) share of rows rejected
+    mean_squared_error  (F,) of the others, unit²
+    oracle              (F,) likewise, where the rows of the largest errors are rejected
+    """
+
+    fraction: FloatArray
+    mean_squared_error: FloatArray
+    oracle: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class ErrorRanking:
+    """How σ ranks squared errors, worked out when it is asked for.
+
+    AUSE = A(sorted by σ) − A(sorted by error²), A as in areas(): 0 where larger errors have larger
+    σ. Where σ tells nothing apart, it is the mean squared error less A(sorted by error²).
+
+    ranked  gives the rows in two segments, by σ and by error², with error² as their only kind of
+            error; None where errors are not known, or have several units
+    source  Wolf et al. 2024, section 2.2.4, with error² as the merit
+    """
+
+    ranked: Callable[[], Ranked | None]
+
+    @cached_property
+    def _found(self) -> tuple[float, Rejection]:
+        ranked = self.ranked()
+        if ranked is None:
+            return np.nan, Rejection(REJECTED / 20, *np.full((2, REJECTED.size), np.nan))
+        (by_deviation, by_error), _ = areas(ranked)[:, 0].tolist()
+        half = int(np.searchsorted(ranked.segment, 1))
+        n = int(ranked.n[:half].sum())
+        kept = n - n * REJECTED // 20
+        left, oracle = (
+            _mean_of_kept(ranked.n[part], ranked.error[part, 0], kept)
+            for part in (slice(half), slice(half, None))
+        )
+        # Nothing is better than the oracle, but for a rounding; NaN without rows.
+        ause = float(np.maximum(by_deviation - by_error, 0.0))
+        return ause, Rejection(REJECTED / 20, left, oracle)
+
+    @property
+    def ause(self) -> float:
+        """Area between the curves, unit²; NaN where unknown."""
+        return self._found[0]
+
+    @property
+    def ause_relative(self) -> float:
+        """Area over the mean squared error; NaN without errors, which σ could rank."""
+        ause, rejection = self._found
+        whole = float(rejection.mean_squared_error[0])
+        return ause / whole if whole > 0 else np.nan
+
+    @property
+    def rejection(self) -> Rejection:
+        """The rejection curve and its oracle."""
+        return self._found[1]
