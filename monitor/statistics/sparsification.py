@@ -117,7 +117,7 @@ REJECTED = np.arange(20)
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """What is left when the rows of the highest deviation are rejected; NaN where unknown.
+    """Tells what is left when the rows of the highest deviation are rejected; NaN where unknown.
 
     fraction            (F,) share of rows rejected
     mean_squared_error  (F,) of the others, unit²
