@@ -105,7 +105,7 @@ from monitor.statistics.measures import (
     as_json,
 )
 from monitor.statistics.reading import read
-from monitor.statistics.sparsification import sparsification_error
+from monitor.statistics.sparsification import ErrorRanking, rank_twice
 from monitor.statistics.state import observe
 from monitor.statistics.verdicts import (
     ClassVerdict,
@@ -472,8 +472,8 @@ def _with_overlap(
     covariance, error = recording.covariance[rows], 1.0 - overlap[rows]
     no_variances_only = np.zeros(error.size, bool)
     deviation = generalised_deviation(recording.space, covariance, no_variances_only)
-    iou = float(overlap[rows].mean())
-    return replace(joint, mean_iou=iou, ause_iou=sparsification_error(deviation, error))
+    ranking = ErrorRanking(partial(rank_twice, deviation, error))
+    return replace(joint, mean_iou=float(overlap[rows].mean()), ause_iou=ranking.ause)
 
 
 def _groups(

@@ -154,7 +154,7 @@ def summary(groups: Mapping[str, Evaluation], verdicts: Sequence[Verdict]) -> st
 def all_measures(evaluation: Evaluation) -> str:
     """Writes all measures but those of every single τ and bin; what is not defined is a dash."""
     blocks = [_variances(evaluation), _likelihood(evaluation), _nees(evaluation)]
-    return "\n\n".join([*blocks, _quantiles(evaluation)])
+    return "\n\n".join([*blocks, _quantiles(evaluation), _order(evaluation)])
 
 
 def _variances(evaluation: Evaluation) -> str:
@@ -205,6 +205,18 @@ def _quantiles(evaluation: Evaluation) -> str:
         values = (found.qce, found.qce_marginal, found.calibration_area)
         lines.append(_line(name, [*map(_short, values), *(_share(by_tau[i]) for i in levels)]))
     return "\n".join(lines)
+
+
+def _order(evaluation: Evaluation) -> str:
+    at = (4, 10, 16)
+    heads = ("UCS", "CRPS", "AUSE", "relative", *(f"{5 * i} % out" for i in at))
+    lines = [_line("order by σ", heads)]
+    for name, found in _with_joint(evaluation):
+        crps = math.nan if isinstance(found, JointMeasures) else found.crps
+        values = (found.ucs, crps, found.ause, found.ause_relative)
+        left = np.sqrt(found.rejection.mean_squared_error[list(at)])
+        lines.append(_line(name, map(_short, (*values, *left.tolist()))))
+    return "\n".join([*lines, "x % out: RMSE of the rows left when those of the highest σ are out"])
 
 
 def _with_joint(evaluation: Evaluation) -> list[tuple[str, DimensionMeasures | JointMeasures]]:

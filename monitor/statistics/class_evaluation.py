@@ -37,8 +37,9 @@ from monitor.statistics.class_statistics import (
     no_class_statistics,
 )
 from monitor.statistics.exact_sums import SparseSums
-from monitor.statistics.measures import EvaluationError, plain, printed
+from monitor.statistics.measures import LARGEST_AREA, EvaluationError, plain, printed
 from monitor.statistics.sparsification import (
+    REJECTED,
     Ranked,
     areas,
     deviation_within,
@@ -53,12 +54,6 @@ BinsOfRows = Literal["equal-width", "equal-count"]
 AUSE = tuple(
     f"ause{merit}{sort}" for merit in ("", "_brier") for sort in ("", "_entropy", "_cross_entropy")
 )
-
-# The largest area between a reliability curve and the diagonal; Wolf et al. 2024, below eq. 7.
-_LARGEST_AREA = 0.25
-
-# Shares of rejected rows of the rejection curve, in twentieths.
-_REJECTED = np.arange(20)
 
 # Printed under their own names, in this order.
 _CLASSES = (
@@ -203,7 +198,7 @@ def quality_score(bins: EventBins) -> float:
     """
     if not bins.n.any():
         return float("nan")
-    return float(1.0 - bins.gap.mean() / _LARGEST_AREA)
+    return float(1.0 - bins.gap.mean() / LARGEST_AREA)
 
 
 def evaluation_of(
@@ -247,8 +242,8 @@ def evaluation_of(
         uce_entropy=float(expected_gap(entropy)),
         cuce=float(uce_by_class[by_class > 0].mean()) if n else float("nan"),
         **dict(zip(AUSE, ause[:, 0].tolist(), strict=True)),
-        rejection_fraction=_REJECTED / 20,
-        rejection_error_rate=wrong_of_kept(ranked[1], n - n * _REJECTED // 20),
+        rejection_fraction=REJECTED / 20,
+        rejection_error_rate=wrong_of_kept(ranked[1], n - n * REJECTED // 20),
         confidence_bins=confidence,
         counts_entropy=entropy.n,
         n_by_class=by_class,

@@ -23,7 +23,13 @@ import numpy as np
 
 from monitor.frames.slices import OVERFLOW, TOTAL, ClassSliceTable, Slice, label
 from monitor.frames.space import FloatArray, IntArray, Space, read_only, square_from_triangle
-from monitor.statistics.bins import EXPONENT, Binning, Column, IncompatibleStatistics
+from monitor.statistics.bins import (
+    EXPONENT,
+    SQUARED_ERRORS,
+    Binning,
+    Column,
+    IncompatibleStatistics,
+)
 from monitor.statistics.class_statistics import ClassStatistics
 from monitor.statistics.clusters import ClusterArray, ClusterMemory, clustered, no_clusters
 from monitor.statistics.exact_sums import ExactStatistics, ExactSum, SparseSums, total
@@ -43,6 +49,8 @@ from monitor.statistics.windows import PaneKey, Windows, advance, put, same_part
 @dataclass(frozen=True, eq=False, slots=True)
 class AxisCells(BinSums):
     """The occupied micro-bins of one axis, as floats, ascending.
+
+    On the joint axis squared_error is of all its dimensions.
 
     error  (B,) sum of errors, in the unit of the axis; of no meaning on the joint axis
     """
@@ -70,7 +78,7 @@ def axis_cells(held: SparseSums, position: IntArray, binning: Binning) -> AxisCe
 class StageStatistics(ExactStatistics):
     """Everything that is known of n matched detections.
 
-    tables      cells and nees
+    tables      cells, nees and squares
     companions  `companion` has them by name; what is made of some is a property
     """
 
@@ -86,6 +94,14 @@ class StageStatistics(ExactStatistics):
     def nees(self) -> SparseSums:
         """The histogram of NEES, keyed axis · bins + bin of Binning.nees."""
         return self.tables[1]
+
+    @property
+    def squares(self) -> SparseSums:
+        """How many have their error² in each bin of SQUARED_ERRORS, keyed axis · bins + bin.
+
+        The joint axis has the sum over its dimensions. Older states lack it, and Σ CRPS.
+        """
+        return self.tables[2]
 
     def check_same(self, other: StageStatistics) -> None:
         """Raises IncompatibleStatistics unless spaces and binning are the same."""
@@ -163,7 +179,7 @@ def no_stage_statistics(space: Space, binning: Binning) -> StageStatistics:
         space=space,
         binning=binning,
         n=0,
-        tables=(SparseSums.zero(binning.columns), SparseSums.zero(1)),
+        tables=(SparseSums.zero(binning.columns), SparseSums.zero(1), SparseSums.zero(1)),
         companions=ExactSum.zero((companion_layout(space.k, len(binning.tau))[1],), EXPONENT),
     )
 
@@ -209,22 +225,24 @@ def together(sums: Sequence[SlotSums]) -> SlotSums:
         n=np.sum([part.n for part in sums], axis=0),
         cells=total([part.cells for part in sums]),
         nees=total([part.nees for part in sums]),
+        squares=total([part.squares for part in sums]),
         companions=reduce(operator.add, (part.companions for part in sums)),
     )
 
 
 def by_slot(space: Space, binning: Binning, sums: SlotSums) -> Iterator[StageStatistics]:
     """Yields the statistics of every slot."""
-    bins, nees_bins = (space.k + 1) * binning.deviation.count, (space.k + 1) * binning.nees.count
+    counts = binning.deviation.count, binning.nees.count, SQUARED_ERRORS.count
+    sizes = [(space.k + 1) * count for count in counts]
     for slot, n in enumerate(sums.n.tolist()):
         low, high = sums.companions.low[slot].copy(), sums.companions.high[slot].copy()
         yield StageStatistics(
             space=space,
             binning=binning,
             n=n,
-            tables=(
-                sums.cells.between(slot * bins, (slot + 1) * bins),
-                sums.nees.between(slot * nees_bins, (slot + 1) * nees_bins),
+            tables=tuple(
+                table.between(slot * size, (slot + 1) * size)
+                for table, size in zip((sums.cells, sums.nees, sums.squares), sizes, strict=True)
             ),
             companions=ExactSum(low, high, EXPONENT),
         )

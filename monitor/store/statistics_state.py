@@ -14,17 +14,19 @@ from functools import partial
 from itertools import count
 from typing import Any, TypeVar
 
+import numpy as np
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from monitor.frames.slices import OVERFLOW
-from monitor.statistics.bins import Binning, IncompatibleStatistics
+from monitor.statistics.bins import SQUARED_ERRORS, Binning, IncompatibleStatistics
 from monitor.statistics.class_statistics import (
     BIN_HASH,
     ClassStatistics,
     no_class_statistics,
     table_shapes,
 )
+from monitor.statistics.exact_sums import ExactSum
 from monitor.statistics.state import (
     ClassSliceState,
     SliceState,
@@ -185,11 +187,24 @@ def _encode_slice_pane(held: SliceStatistics) -> pb.PaneState:
 
 
 def _encode_stage(stage: StageStatistics) -> pb.StageState:
+    companions, crps = _without_crps(stage.companions, stage.space.k)
     return pb.StageState(
         n=stage.n,
         cells=encode_sums(stage.cells),
         nees=encode_sums(stage.nees),
-        companions=encode_limbs(stage.companions),
+        companions=encode_limbs(companions),
+        squares=encode_sums(stage.squares),
+        crps=encode_limbs(crps),
+    )
+
+
+def _without_crps(sums: ExactSum, k: int) -> tuple[ExactSum, ExactSum]:
+    """Splits companions: older sidecars know no CRPS, the last K of them, and set it apart."""
+    old, crps = slice(-k), slice(-k, None)
+    low, high = sums.low, sums.high
+    return (
+        ExactSum(low[old], high[old], sums.exponent),
+        ExactSum(low[crps], high[crps], sums.exponent),
     )
 
 
@@ -250,13 +265,23 @@ def _decode_stage(message: pb.StageState, zero: StageStatistics, field: str) -> 
         message.cells, zero.cells.width, axes * binning.deviation.count, f"{field}.cells"
     )
     nees = decode_sums(message.nees, zero.nees.width, axes * binning.nees.count, f"{field}.nees")
-    if no_limbs(message.companions):
+    squares = decode_sums(
+        message.squares, zero.squares.width, axes * SQUARED_ERRORS.count, f"{field}.squares"
+    )
+    companions, crps = _without_crps(zero.companions, zero.space.k)
+    if not no_limbs(message.companions):
+        companions = decode_limbs(message.companions, companions, f"{field}.companions")
+    elif n or cells.keys.size or nees.keys.size:
         # They are most of a pane in memory: what has sums must bring all of them.
-        if n or cells.keys.size or nees.keys.size:
-            raise invalid(f"{field}.companions", "absent, where other sums are there")
-        return zero
-    companions = decode_limbs(message.companions, zero.companions, f"{field}.companions")
-    return replace(zero, n=n, tables=(cells, nees), companions=companions)
+        raise invalid(f"{field}.companions", "absent, where other sums are there")
+    # An older sidecar sets both apart, and writes them as a pane of their own.
+    if not no_limbs(message.crps):
+        crps = decode_limbs(message.crps, crps, f"{field}.crps")
+    elif squares.keys.size:
+        raise invalid(f"{field}.crps", "absent, where squares are there")
+    low, high = np.append(companions.low, crps.low), np.append(companions.high, crps.high)
+    found = ExactSum(low, high, companions.exponent)
+    return replace(zero, n=n, tables=(cells, nees, squares), companions=found)
 
 
 def checked_count(n: int, field: str) -> int:

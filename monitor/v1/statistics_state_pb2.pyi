@@ -71,16 +71,20 @@ class ExactSums(_message.Message):
     def __init__(self, low: _Optional[_Iterable[int]] = ..., high: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class StageState(_message.Message):
-    __slots__ = ("n", "cells", "nees", "companions")
+    __slots__ = ("n", "cells", "nees", "companions", "squares", "crps")
     N_FIELD_NUMBER: _ClassVar[int]
     CELLS_FIELD_NUMBER: _ClassVar[int]
     NEES_FIELD_NUMBER: _ClassVar[int]
     COMPANIONS_FIELD_NUMBER: _ClassVar[int]
+    SQUARES_FIELD_NUMBER: _ClassVar[int]
+    CRPS_FIELD_NUMBER: _ClassVar[int]
     n: int
     cells: SparseSums
     nees: SparseSums
     companions: ExactSums
-    def __init__(self, n: _Optional[int] = ..., cells: _Optional[_Union[SparseSums, _Mapping]] = ..., nees: _Optional[_Union[SparseSums, _Mapping]] = ..., companions: _Optional[_Union[ExactSums, _Mapping]] = ...) -> None: ...
+    squares: SparseSums
+    crps: ExactSums
+    def __init__(self, n: _Optional[int] = ..., cells: _Optional[_Union[SparseSums, _Mapping]] = ..., nees: _Optional[_Union[SparseSums, _Mapping]] = ..., companions: _Optional[_Union[ExactSums, _Mapping]] = ..., squares: _Optional[_Union[SparseSums, _Mapping]] = ..., crps: _Optional[_Union[ExactSums, _Mapping]] = ...) -> None: ...
 
 class PaneState(_message.Message):
     __slots__ = ("level", "number", "raw", "recalibrated")

@@ -67,10 +67,13 @@ def assert_reading(stage: calibration_pb2.StageCalibration, measures: Evaluation
     assert [found.name for found in stage.dimensions] == list(measures.dimensions)
     for found in stage.dimensions:
         expected = measures.dimensions[found.name]
-        assert assert_message(found, expected, {"name", "unit", "bins"}) == 15
+        assert assert_message(found, expected, {"name", "unit", "bins", "rejection"}) == 19
+        assert assert_message(found.rejection, expected.rejection, set()) == 3
         assert_bins(found.bins, expected.bins)
-    assert assert_message(stage.joint, measures.joint, {"bins"}) == 11
-    assert_bins(stage.joint.bins, measures.joint.bins)
+    joint = measures.joint
+    assert assert_message(stage.joint, joint, {"bins", "rejection"}) == 14
+    assert assert_message(stage.joint.rejection, joint.rejection, set()) == 3
+    assert_bins(stage.joint.bins, joint.bins)
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ from monitor.statistics.state import (
 from monitor.store.statistics_state import StoredState
 from monitor.v1 import statistics_state_pb2 as pb
 from tests.states import WINDOWS, joined
+from tests.statistics import oracle
 
 BINNING = Binning(LogBins(2.0**-4, 4, 8), LogBins(2.0**-6, 4, 12), (0.5, 0.9))
 QUANTILES = (0.0, 1.2815515655446004)  # of the standard normal distribution
@@ -106,8 +107,19 @@ def test_companions_of_a_slice_are_what_the_proto_says_in_that_order():
     )
     panes = {(WINDOWS.older, 0): SliceStatistics(stage, stage)}
     message = sent(StatisticsState(BINNING, WINDOWS, 0, (SliceState("car", SPACE, False, panes),)))
-    found = values(message.slices[0].panes[0].raw.companions, message.bins.exponent)
+    raw = message.slices[0].panes[0].raw
+    found = values(raw.companions, message.bins.exponent)
     assert found == pytest.approx(documented(), abs=2e-4)
+    crps, squares = [0.0] * 3, []
+    for r, covariance in zip(ERRORS, COVARIANCES, strict=True):
+        for i in range(3):
+            crps[i] += oracle.crps(math.sqrt(covariance[i][i]), r[i])
+        # Of the joint axis over x and y alone.
+        squares += [(axis, one**2) for axis, one in enumerate(r)] + [(3, r[0] ** 2 + r[2] ** 2)]
+    assert values(raw.crps, message.bins.exponent) == pytest.approx(crps, abs=2e-4)
+    keys = sorted(axis * 1026 + 1 + 8 * 64 + oracle.eighth(square) for axis, square in squares)
+    assert np.cumsum(raw.squares.key_steps).tolist() == keys
+    assert raw.squares.values == [1] * len(keys)
 
 
 def test_tables_and_companions_of_classes_are_what_the_proto_says_in_that_order():

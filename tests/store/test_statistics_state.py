@@ -89,6 +89,26 @@ def test_a_state_that_is_written_and_read_is_the_same_to_the_last_bit(state):
         assert pb.StatisticsState.FromString(part).SerializeToString(deterministic=True) == part
 
 
+def test_a_state_that_an_older_sidecar_has_passed_on_is_whole_again():
+    """It knows neither squares nor CRPS, sets them apart and writes them as panes of their own."""
+    whole = state_message(3, 40)
+    known, apart = pb.StatisticsState(), pb.StatisticsState()
+    known.CopyFrom(whole)
+    apart.slices.extend(whole.slices)
+    for name, parts in (("known", known.slices), ("apart", apart.slices)):
+        for pane in (pane for entry in parts for pane in entry.panes):
+            for stage in (pane.raw, pane.recalibrated)[: 1 + pane.HasField("recalibrated")]:
+                others = ("n", "cells", "nees", "companions")
+                for field in ("squares", "crps") if name == "known" else others:
+                    stage.ClearField(field)
+    older = parsed(known.SerializeToString()).state
+    stages = [held.raw for one in older.slices for held in one.panes.values()]
+    assert not any(one.squares.keys.size or one.companion["crps"].any() for one in stages)
+    assert any(one.n for one in stages)
+    both = parsed(known.SerializeToString() + apart.SerializeToString()).state
+    assert bits(both) == bits(parsed(whole.SerializeToString()).state)
+
+
 @costly
 @given(*[st.integers(0, 2**32 - 1)] * 2)
 def test_states_merge_alike_before_and_after_they_were_written(one, two):
@@ -230,6 +250,8 @@ INVALID: list[tuple[str, Any, str]] = [
     (f"{CELLS}.spill_keys", [10**6], "slices[0].panes[0].raw.cells.spill_keys: "),
     (f"{CELLS}.spill", [1, 2, 3], "slices[0].panes[0].raw.cells.spill: not one"),
     (f"{RAW}.companions", None, "slices[0].panes[0].raw.companions: absent"),
+    (f"{RAW}.crps", None, "slices[0].panes[0].raw.crps: absent"),
+    (f"{RAW}.squares.key_steps.0", 10**6, "slices[0].panes[0].raw.squares.key_steps: "),
     (f"{CLASS}.class_names", ["car", "car"], "class_slices[0].class_names: 2: "),
     (f"{CLASS_PANE}.tables", None, "class_slices[0].panes[0].tables: absent"),
     (f"{CLASS_PANE}.companions", None, "class_slices[0].panes[0].companions: "),
