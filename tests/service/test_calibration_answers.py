@@ -118,6 +118,9 @@ def test_an_unknown_window_is_an_invalid_argument_that_names_those_there_are(dri
     assert len(text) < 200
 
 
+STAGES = (calibration_pb2.STAGE_RAW, calibration_pb2.STAGE_RECALIBRATED)
+
+
 def classified(pipeline: Pipeline, opinions: int) -> Service:
     service, random, frames = service_of(pipeline), np.random.default_rng(7), []
     for number in range(12):
@@ -143,9 +146,12 @@ def test_every_field_of_classes_is_what_is_read_off_the_statistics_of_the_window
     for level, window in enumerate((*WINDOWS, "")):
         entries = finished(service.pipeline.live.classes_in_steps(level if window else None))
         answers = calibration(service, window=window).classes
-        for found, (name, _, entry) in zip(answers, entries, strict=True):
-            assert (found.slice, tuple(found.class_names)) == (name, ("car", "truck", "bus"))
-            assert assert_message(found, read_classes(entry), {"slice", "class_names"}) == 20
-            assert np.isnan(found.epistemic) == (opinions == 1)
+        for i, (name, _, entry) in enumerate(entries):
+            for stage, found in zip(STAGES, answers[2 * i : 2 * i + 2], strict=True):
+                assert (found.slice, tuple(found.class_names)) == (name, ("car", "truck", "bus"))
+                others = {"slice", "class_names", "stage"}
+                assert assert_message(found, read_classes(entry.raw), others) == 23
+                assert found.stage == stage
+                assert np.isnan(found.epistemic) == (opinions == 1)
             numbers.append(found.n)
     assert numbers == [75, 300, 300, 300]

@@ -25,8 +25,8 @@ from monitor.statistics.class_statistics import observe_classes
 from monitor.statistics.state import (
     ClassSliceState,
     SliceState,
-    SliceStatistics,
     Slicing,
+    Stages,
     StatisticsState,
     observe,
 )
@@ -167,8 +167,8 @@ def test_the_state_of_the_largest_configuration_can_be_read_again():
         settings.binning(),
         settings.window_lengths(),
         10**18,
-        (SliceState(name, space, False, {(MOST_WINDOWS, 0): SliceStatistics(raw, raw)}),),
-        (ClassSliceState("s" * 64, classes, {(MOST_WINDOWS, 0): more}),),
+        (SliceState(name, space, False, {(MOST_WINDOWS, 0): Stages(raw, raw)}),),
+        (ClassSliceState("s" * 64, classes, {(MOST_WINDOWS, 0): Stages(more, more)}),),
         Slicing(("class", "range", "stream"), ranges.edges, ranges.dimensions),
     )
     assert bits(parsed(joined(StoredState(state))).state) == bits(state)
