@@ -22,6 +22,7 @@ from monitor.v1 import perception_monitor_pb2 as pb
 from tests.administered import Refused
 from tests.labelled import assert_message, header, labelled_frame
 from tests.piped import pipeline_of
+from tests.piped_classes import recalibrating
 from tests.service.handled import asked, service_of, talked
 
 SCALING = Selection(("x", "y"), VarianceScaling((1.25, 1.5)))
@@ -142,16 +143,18 @@ def classified(pipeline: Pipeline, opinions: int) -> Service:
 
 @pytest.mark.parametrize("opinions", [1, 3])
 def test_every_field_of_classes_is_what_is_read_off_the_statistics_of_the_window(opinions):
-    service, numbers = classified(pipeline_of(statistics=BY_STREAM), opinions), []
+    service, numbers = classified(recalibrating(statistics=BY_STREAM), opinions), []
     for level, window in enumerate((*WINDOWS, "")):
         entries = finished(service.pipeline.live.classes_in_steps(level if window else None))
         answers = calibration(service, window=window).classes
         for i, (name, _, entry) in enumerate(entries):
-            for stage, found in zip(STAGES, answers[2 * i : 2 * i + 2], strict=True):
+            stages = zip(STAGES, (entry.raw, entry.recalibrated), strict=True)
+            for (stage, held), found in zip(stages, answers[2 * i : 2 * i + 2], strict=True):
                 assert (found.slice, tuple(found.class_names)) == (name, ("car", "truck", "bus"))
                 others = {"slice", "class_names", "stage"}
-                assert assert_message(found, read_classes(entry.raw), others) == 23
+                assert assert_message(found, read_classes(held), others) == 23
                 assert found.stage == stage
-                assert np.isnan(found.epistemic) == (opinions == 1)
+                known = opinions > 1 and stage == calibration_pb2.STAGE_RAW
+                assert np.isnan(found.epistemic) != known
             numbers.append(found.n)
     assert numbers == [75, 300, 300, 300]

@@ -125,7 +125,8 @@ def expected(answers: dict[str, pb.GetCalibrationResponse], of: str) -> str:
     if where == "counts":
         return f"{getattr(told.counts, measure):,}"
     if where == "classes":
-        (found,) = (one for one in told.classes if one.slice == slice)
+        at = slice, STAGES[stage]
+        (found,) = (one for one in told.classes if (one.slice, one.stage) == at)
         return f"{found.n:,}" if measure == "n" else number(getattr(found, measure))
     if where == "drift":
         severity = SEVERITIES[stage]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -21,9 +23,11 @@ from monitor.frames.space import (
     plain_space,
 )
 from monitor.statistics.bins import IncompatibleStatistics
+from monitor.statistics.class_evaluation import class_as_json, read_classes
 from monitor.statistics.class_statistics import observe_classes
 from monitor.statistics.state import (
     ClassSliceState,
+    ClassStages,
     SliceState,
     Slicing,
     Stages,
@@ -276,6 +280,22 @@ def test_what_no_encoder_of_ours_writes_is_refused_by_its_field(path, value, sai
 def test_a_state_of_another_kind_is_refused_with_both_kinds_named(path, value, said):
     with pytest.raises(IncompatibleStatistics, match=f"^{said}"):
         parsed(spoilt(path, value).SerializeToString())
+
+
+def test_of_an_older_state_of_classes_all_is_known_but_the_skewness_and_both_stages_are_one():
+    """Such a state has nine companions and no stages."""
+    now, older = state_message(), state_message()
+    for pane in older.class_slices[0].panes:
+        pane.ClearField("recalibrated")
+        del pane.companions.low[9:], pane.companions.high[9:]
+    read, known = (decode([one]).state.class_slices[0].panes.values() for one in (older, now))
+    assert all(held.recalibrated is held.raw for held in read)
+    ours, theirs = (reduce(ClassStages.merge, panes) for panes in (known, read))
+    expected = read_classes(ours.raw)
+    assert np.isfinite((expected.confidence_skewness, expected.entropy_skewness)).all()
+    unknown = dict.fromkeys(("confidence_skewness", "entropy_skewness"))
+    assert class_as_json(read_classes(theirs.raw)) == class_as_json(expected) | unknown
+    assert math.isnan(read_classes(theirs.merge(ours).raw).confidence_skewness)
 
 
 OTHERS = [("bins.hash", "0123"), ("windows.lengths_ns", without_last), ("slicing.by", ["class"])]
