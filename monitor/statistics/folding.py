@@ -280,7 +280,7 @@ class ClassAccumulator(PaneAccumulator[MatchedClasses, ClassStages]):
     """Brings matched class probabilities into the class statistics."""
 
     def _fold(self, waiting: list[MatchedClasses]) -> Iterator[None]:
-        """Folds a chunk in a step."""
+        """Folds a chunk at one stage in a step."""
         by_place: dict[tuple[int, PaneKey, int, bool, bool], list[MatchedClasses]] = {}
         for rows in waiting:
             key = self.windows.place(rows.stamp_ns, self.clock_ns)
@@ -293,14 +293,14 @@ class ClassAccumulator(PaneAccumulator[MatchedClasses, ClassStages]):
             for pieces in _pieces(
                 group, max(1, min(CHUNK_ROWS, CHUNK_VALUES // (opinions * classes)))
             ):
-                found = found.merge(_observed_classes(pieces))
+                found = found.merge((yield from _observed_classes(pieces)))
                 yield
             changes.put(index, key, found.negated() if retracts else found)
             yield
         self.take(changes)
 
 
-def _observed_classes(chunk: Sequence[MatchedClasses]) -> ClassStages:
+def _observed_classes(chunk: Sequence[MatchedClasses]) -> Generator[None, None, ClassStages]:
     """Adds up rows that were all recalibrated, or all not."""
     opinions = np.concatenate([rows.opinions for rows in chunk])
     label = np.concatenate([rows.label for rows in chunk])
@@ -312,6 +312,7 @@ def _observed_classes(chunk: Sequence[MatchedClasses]) -> ClassStages:
     made = [rows.made for rows in chunk if rows.made is not None]
     if not made:
         return Stages(raw, raw)
+    yield
     likely = np.concatenate(made)
     # What no recalibrator made goes on as it was sent: both stages are of the same detections.
     likely = np.where(sound_columns(likely.T)[:, None], likely, mean)
