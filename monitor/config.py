@@ -52,6 +52,7 @@ from monitor.promotion.records import (
     TrackSettings,
     TrialSettings,
 )
+from monitor.recalibration.class_probabilities import ClassIdentity
 from monitor.recalibration.recalibrator import Identity
 from monitor.recalibration.scaling import (
     AdaptiveScaling,
@@ -59,7 +60,7 @@ from monitor.recalibration.scaling import (
     Objective,
     VarianceScaling,
 )
-from monitor.recalibration.selection import METHODS
+from monitor.recalibration.selection import CLASS_METHODS, METHODS
 from monitor.statistics.bins import (
     LOWEST,
     OCTAVES,
@@ -360,13 +361,15 @@ class PromotionConfig(Section):
     # manual: fits and promotions when asked for; advise: a proven candidate raises an event and
     # waits; automatic: it is promoted.
     mode: Reloadable[PromotionMode] = PromotionMode.ADVISE
-    allow_shrinking: Reloadable[bool] = False  # automatic also where covariances become smaller
+    allow_shrinking: Reloadable[bool] = False  # automatic: also smaller covariances, surer classes
     method: Reloadable[str] = "variance-scaling"  # of what is fitted, as in `fit --method`
+    class_method: Reloadable[str] = "temperature"  # likewise, to class probabilities
     objective: Reloadable[Objective | None] = None  # of a scaling; left out: its own
     time_constant_seconds: Reloadable[PositiveFloat | None] = None  # s, of adaptive-scaling
     # Factors on the variance that are left alone.
     band: Reloadable[tuple[Factor, Factor]] = (0.5, 2.0)
-    # A smaller change of variances is none.
+    class_band: Reloadable[tuple[Factor, Factor]] = (0.8, 1.25)  # temperatures, likewise
+    # A smaller change of variances, or of the temperature, is none.
     hysteresis: Reloadable[Annotated[float, Field(gt=1)]] = 1.1
     prior_tracks: Reloadable[PositiveFloat] = 3.0  # that "nothing is wrong" counts for in a fit
     # New ones of a slice before it is fitted again, and the fewest that a fit looks back on.
@@ -375,7 +378,8 @@ class PromotionConfig(Section):
     # s after which a fit hangs, and is ended.
     fit_timeout_seconds: Reloadable[PositiveFloat] = 120.0
     alpha: Annotated[float, Field(gt=0, lt=1)] = 0.02  # chance of promoting what is no better
-    clip: PositiveFloat = 1.0  # nats per dimension that one track can say for a step
+    # Nats per dimension that one track can say for a step; of C classes: times log C.
+    clip: PositiveFloat = 1.0
     trial_tracks: PositiveInt = 400  # after so many without a proof a trial is over
     # Between two rollbacks of what is no worse, on average, at least.
     rollback_tracks: Annotated[float, Field(ge=100)] = 1e5
@@ -394,6 +398,11 @@ class PromotionConfig(Section):
                 f"method '{self.method}' must be one of {', '.join(methods)}; for fits only when "
                 "asked for, set mode 'manual'"
             )
+        methods = [method for method in CLASS_METHODS if method != ClassIdentity.method]
+        if self.class_method not in methods:
+            raise ValueError(
+                f"class_method '{self.class_method}' must be one of {', '.join(methods)}"
+            )
         for key, used_by in USED_BY.items():
             given = getattr(self, key)
             if given is not None and self.method not in used_by:
@@ -406,8 +415,9 @@ class PromotionConfig(Section):
                 f"fit_tracks {self.fit_tracks} must be no more than kept_tracks "
                 f"{self.kept_tracks}, or no slice is ever fitted: lower the one or raise the other"
             )
-        if not self.band[0] <= 1 <= self.band[1]:
-            raise ValueError(f"band {list(self.band)} must have 1 between its ends")
+        for key, band in {"band": self.band, "class_band": self.class_band}.items():
+            if not band[0] <= 1 <= band[1]:
+                raise ValueError(f"{key} {list(band)} must have 1 between its ends")
         return self
 
     def settings(self) -> PromotionSettings:

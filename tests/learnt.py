@@ -14,7 +14,7 @@ from monitor.pipeline.learning import TracksToFit
 from monitor.pipeline.promotions import Promotions
 from monitor.promotion.fits import FitOutcome
 from monitor.promotion.records import Happened, Record, SliceFitted
-from monitor.promotion.tracks import WholeTrack
+from monitor.promotion.tracks import AnyTrack
 from monitor.recalibration.recalibrator import Recalibrator
 from monitor.recalibration.selection import AnySelection, Selection
 from monitor.statistics.observations import finished
@@ -48,11 +48,11 @@ def known(promotions: Promotions, *selections: AnySelection) -> list[str]:
     return [promotions.recalibrators.learn(one.to_json()).version for one in selections]
 
 
-def teach(promotions: Promotions, some: Sequence[WholeTrack]) -> list[Record]:
+def teach(promotions: Promotions, some: Sequence[AnyTrack]) -> list[Record]:
     """Whole tracks, in order; what came of them."""
     learning, first = promotions.learning, promotions.sequence
     learning.reservoir.add(some)
-    by_slice: dict[int, list[WholeTrack]] = defaultdict(list)
+    by_slice: dict[int, list[AnyTrack]] = defaultdict(list)
     for track in some:
         by_slice[track.slice].append(track)
         learning.latest_ns = max(track.ended_ns, learning.latest_ns or track.ended_ns)

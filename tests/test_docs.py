@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import decoupling
 from monitor.cli import VERBS
 from monitor.commands.sample import Kind
 from monitor.commands.sending import Addresses, running_sidecar
@@ -165,3 +166,16 @@ def test_every_link_leads_somewhere(page):
 
 def test_the_readme_is_short():
     assert len(README.encode()) <= 9000
+
+
+def test_the_picture_and_tables_of_disagreeing_measures_are_what_the_code_makes():
+    sweeps = {name: decoupling.swept(one) for name, one in decoupling.CLASSIFIERS.items()}
+    page = (ROOT / "docs" / "class_measures.md").read_text("utf-8")
+    assert decoupling.best_temperatures(sweeps) in page
+    assert decoupling.best_by_class(sweeps["rare classes"]) in page
+    number = r"-?[0-9]+(?:\.[0-9]+)?"
+    shown, made = decoupling.PICTURE.read_text("utf-8"), decoupling.picture(sweeps)
+    assert re.sub(number, "", shown) == re.sub(number, "", made)
+    # Another processor may round another way.
+    numbers = ([float(one) for one in re.findall(number, text)] for text in (shown, made))
+    assert next(numbers) == pytest.approx(next(numbers), abs=0.11)

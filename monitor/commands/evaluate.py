@@ -11,6 +11,7 @@ import argparse
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from monitor.commands.apply import (
     recalibrate_classes,
     recalibrate_gaussians,
     remarks_on,
+    swept,
 )
 from monitor.commands.conditions import holding, read_condition
 from monitor.commands.evaluation_tables import (
@@ -32,6 +34,8 @@ from monitor.commands.evaluation_tables import (
     mixture,
     rows_line,
     summary,
+    sweep_figures,
+    sweep_table,
     verdict_lines,
 )
 from monitor.commands.held_out import HeldOut, compared, told
@@ -57,13 +61,14 @@ from monitor.commands.pages.file_report import (
     said,
     stages_by_group,
 )
-from monitor.commands.pages.report_page import Report, hashed, written
+from monitor.commands.pages.report_page import Report, Section, hashed, written
 from monitor.commands.recordings import (
     Usable,
     add_most_refused,
     add_selection,
     names_in,
     numbered_tracks,
+    overlaps,
     parts_of,
     ranges_of,
     read_selected,
@@ -75,6 +80,7 @@ from monitor.commands.recordings import (
 from monitor.frames.slices import SliceBy
 from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.recalibration.selection import AnySelection, ClassSelection, Selection
+from monitor.recalibration.temperature_sweep import TEMPERATURES, Sweep
 from monitor.statistics.bins import LOWEST, OCTAVES, Binning, LogBins
 from monitor.statistics.class_evaluation import (
     ClassEvaluation,
@@ -89,14 +95,17 @@ from monitor.statistics.exact_engine import (
     BinCut,
     evaluate_rows,
     freeze_edges,
+    generalised_deviation,
 )
 from monitor.statistics.measures import (
     TAU,
     Evaluation,
     EvaluationError,
+    JointMeasures,
     as_json,
 )
 from monitor.statistics.reading import read
+from monitor.statistics.sparsification import sparsification_error
 from monitor.statistics.state import observe
 from monitor.statistics.verdicts import (
     ClassVerdict,
@@ -116,14 +125,15 @@ EXAMPLE = """examples:
   calibration-monitor evaluate drive.npz --rows 5000: --model scaling.json
   calibration-monitor evaluate classes.npz --rows 10000: --model temperature.json
   calibration-monitor evaluate today.npz --binning frozen --edges-from reference.npz
-  calibration-monitor evaluate classes.npz --class-binning equal-count --class-bins 15"""
+  calibration-monitor evaluate classes.npz --class-binning equal-count --class-bins 15
+  calibration-monitor evaluate classes.npz --sweep temperature"""
 
 # An octave has 32 times as many as in the sidecar, which keeps them for every slice and pane.
 MICRO_BINS = 1024
 
 # Options that mean something to Gaussians only, and to class probabilities only; by destination.
 _OF_GAUSSIANS = ("binning", "bins", "range", "edges_from", "min_bin_rows", "tau", "micro_bins")
-_OF_CLASSES = ("class_binning", "class_bins")
+_OF_CLASSES = ("class_binning", "class_bins", "sweep")
 
 # Groups that a column may divide the rows into.
 _MOST_GROUPS = 100
@@ -213,6 +223,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     text = "of class probabilities; with --engine streaming a divisor of 60 (default 20)"
     add_value(parser, "--class-bins", "N", text, number_of("bins", 100_000), 20)
+    text = "temperature: also measure class probabilities at each T from 0.1 to 10"
+    parser.add_argument("--sweep", choices=("temperature",), help=text)
     parser.add_argument("--model", metavar="M", help="recalibrator to apply first, from fit")
     add_json(parser)
     add_value(parser, "--report", "F", "HTML file to write: verdict, figures, measures")
@@ -241,17 +253,21 @@ def run(options: argparse.Namespace) -> int:
     for name, value in options.defaults.items():
         if getattr(options, name) is None:
             setattr(options, name, value)
-    classes = gaussians = of_classes = None
+    classes = gaussians = of_classes = sweep = None
     if recording is not None:
         if isinstance(model, ClassSelection):
             recording = recalibrate_classes(model, recording)
         with working("measuring class probabilities"):
             classes = _classes_measured(recording, options)
             of_classes = _class_verdict(recording)
+        if options.sweep is not None:
+            steps = float(classes.n * TEMPERATURES.size)
+            with working("sweeping the temperature", steps) as done:
+                sweep = swept(recording, partial(_classes_measured, options=options), done)
     if not only_classes:
         gaussians = measured(options, model if isinstance(model, Selection) else None)
     found = gaussians, classes, of_classes, model
-    content = document(*found)
+    content = document(*found, sweep=sweep)
     failures = list(holding(options.fail_if or (), content))
     if gaussians is not None and gaussians.usable.share_refused > options.most_refused:
         failures.append(
@@ -260,10 +276,13 @@ def run(options: argparse.Namespace) -> int:
             "these rows, or allow more by --most-refused."
         )
     if options.report is not None:
-        write_output(options.report, _report(options, *found))
+        write_output(options.report, _report(options, *found, sweep))
     if options.fail_if or failures:
         content["failed"] = failures
-    tell(options, content, "\n\n".join(_tables(options, *found)))
+    tables = list(_tables(options, *found))
+    if sweep is not None and recording is not None:
+        tables.append(sweep_table(sweep, recording.class_names))
+    tell(options, content, "\n\n".join(tables))
     for line in failures:
         to_standard_error(f"calibration-monitor evaluate: {line}")
     return FAILED if failures else 0
@@ -275,13 +294,15 @@ def _report(
     classes: ClassEvaluation | None,
     of_classes: ClassVerdict | None,
     model: AnySelection | None,
+    sweep: Sweep | None,
 ) -> str:
     """Writes the report; where a model was applied, the file is measured without it as well."""
     before = None
     if gaussians is not None and gaussians.made is not None:
         before = measured(options, None, lambda words: None)
     found = [] if of_classes is None else [said(of_classes, matters=True)]
-    opening, slices, sections = [], [], []
+    opening, slices = [], []
+    sections: list[Section | None] = []
     if gaussians is not None:
         found += [said(one, matters=one.matters) for one in gaussians.verdicts]
         recording = gaussians.recording
@@ -294,6 +315,8 @@ def _report(
             recalibrator_section(gaussians.gains, model.version if model else ""),
             labels_section(gaussians.whole, reasons, gaussians.matched),
         ]
+    if sweep is not None:
+        sections.append(Section("Sweep over the temperature", figures=sweep_figures(sweep)))
     files = {"file": options.file, "labels": options.labels, "recalibrator": options.model}
     made = {what: hashed(path) for what, path in files.items() if path is not None}
     words = " ".join(selection_words(options))
@@ -377,6 +400,7 @@ def measured(
         raise EvaluationError(f"nothing to evaluate: {usable.told()}. {usable.remedy(recording)}")
 
     tracks = numbered_tracks(recording)
+    overlap = overlaps(recording, usable.rows)
 
     def evaluated(
         rows: BoolArray, done: Callable[[float], object] = lambda rows: None
@@ -398,6 +422,8 @@ def measured(
             )
         else:
             found = _streamed(recording, options, cut, np.flatnonzero(kept), tracks, done)
+        if overlap is not None:
+            found = replace(found, joint=_with_overlap(found.joint, recording, overlap, kept))
         return replace(
             found,
             without_truth=int(np.count_nonzero(rows & ~usable.labelled)),
@@ -438,6 +464,17 @@ def measured(
         recording=recording,
         evaluated=evaluated,
     )
+
+
+def _with_overlap(
+    joint: JointMeasures, recording: Recording, overlap: FloatArray, rows: BoolArray
+) -> JointMeasures:
+    """Adds how far boxes overlap the true ones, and whether σ_G ranks them; some rows (N,)."""
+    covariance, error = recording.covariance[rows], 1.0 - overlap[rows]
+    no_variances_only = np.zeros(error.size, bool)
+    deviation = generalised_deviation(recording.space, covariance, no_variances_only)
+    iou = float(overlap[rows].mean())
+    return replace(joint, mean_iou=iou, ause_iou=sparsification_error(deviation, error))
 
 
 def _groups(
@@ -577,6 +614,7 @@ def document(
     classes: ClassEvaluation | None,
     of_classes: ClassVerdict | None,
     model: AnySelection | None,
+    sweep: Sweep | None = None,
 ) -> dict[str, object]:
     """Builds one object; a file without Gaussians has neither dimensions nor a joint block."""
     found: dict[str, object] = {}
@@ -603,7 +641,8 @@ def document(
         gains = [one.as_json() for one in gaussians.gains]
         found["model"] = model_as_json(gaussians.made) | ({"before_after": gains} if gains else {})
     if classes:
-        found["classification"] = class_as_json(classes)
+        swept_over = {"sweep": sweep.as_json()} if sweep else {}
+        found["classification"] = class_as_json(classes) | swept_over
     if of_classes:
         found["class_verdict"] = of_classes.as_json()
     return found

@@ -11,8 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from monitor.commands.options import table
+from monitor.commands.options import shown, table
 from monitor.commands.recordings import Usable
+from monitor.figures.svg import Figure
+from monitor.figures.sweep import Curve, temperature_sweep_figure
+from monitor.recalibration.temperature_sweep import BY_CLASS, MEASURES, SCORES, Sweep, agreement
 from monitor.statistics.class_evaluation import ClassEvaluation
 from monitor.statistics.measures import DimensionMeasures, Evaluation, JointMeasures
 from monitor.statistics.verdicts import Verdict
@@ -60,6 +63,12 @@ UCE      as ECE, of entropy and the share of wrong classes, and not 0 of calibra
          change; cUCE the mean over predicted classes, UCQS as CCQS
 AUSE     area between the error left when the rows said to be most uncertain are taken out, and that
          when the worst are: 0 is the best order"""
+
+
+_SWEEP_LEGEND = """\
+best at  T between 0.1 and 10 that makes the measure lowest, CCQS and UCQS highest; ≤ or ≥ at an
+         end, – where no T changes it. AUSE V, S, CE: by variation ratio, entropy, cross-entropy
+by class ECE of the class against the others; UCE and AUSE of the rows that are predicted as it"""
 
 
 def verdict_lines(verdicts: Sequence[Verdict], *, full: bool) -> str:
@@ -137,6 +146,8 @@ def summary(groups: Mapping[str, Evaluation], verdicts: Sequence[Verdict]) -> st
             f"{words} {joint.k} dimensions together: NEES/K {joint.nees_over_k:.3f}, QCE "
             f"{joint.qce:.3f}, NLL {joint.nll:.3f}"
         )
+        if not math.isnan(joint.mean_iou):
+            lines[-1] += f", IoU {joint.mean_iou:.3f}, AUSE of 1 − IoU {joint.ause_iou:.3f}"
     return "\n".join([*lines, "", _LEGEND])
 
 
@@ -241,3 +252,47 @@ def class_table(evaluation: ClassEvaluation) -> str:
     points = ", ".join(f"{error:.4g} at {share:.0%}" for share, error in curve)
     lines.append(f"error rate, highest entropy rejected: {points}")
     return "\n".join([*lines, "", _CLASS_LEGEND])
+
+
+# Classes whose best temperatures are shown: those that are predicted most often.
+_MOST_CLASSES = 20
+
+
+def sweep_table(sweep: Sweep, class_names: Sequence[str]) -> str:
+    """Writes where each measure is best, of all rows and by class, and whether they agree."""
+    best, chosen = sweep.best, sweep.best["nll"]
+    heads = ("", "at T = 1", "best at T", "there", "at T of NLL")
+    rows = []
+    for name, words in MEASURES.items():
+        first, there, under_nll = (
+            "–" if math.isnan(at) else _short(float(sweep.measures[name][sweep.at(at)]))
+            for at in (1.0, best[name], chosen)
+        )
+        rows.append((words, first, sweep.told(best[name]), there, under_nll))
+    lowest, highest = float(sweep.accuracy.min()), float(sweep.accuracy.max())
+    accuracy = f"accuracy {lowest:.4g} at every T, since a temperature changes no order"
+    if highest > lowest:
+        words = "the mean of several opinions may put another class first"
+        accuracy = f"accuracy {lowest:.4g} to {highest:.4g}: {words}"
+    by_class, of_classes = sweep.best_by_class, []
+    for c in np.argsort(-sweep.n_by_class, kind="stable")[:_MOST_CLASSES].tolist():
+        name = class_names[c] if class_names else f"class {c}"
+        temperatures = (sweep.told(float(by_class[one][c])) for one in BY_CLASS)
+        of_classes.append((shown(name), f"{sweep.n_by_class[c]:,}", *temperatures))
+    parts = [agreement(sweep), f"{table(heads, rows)}\n{accuracy}"]
+    parts.append(table(("best T by class", "predicted", *BY_CLASS.values()), of_classes))
+    return "\n\n".join([*parts, _SWEEP_LEGEND])
+
+
+def sweep_figures(sweep: Sweep) -> list[Figure]:
+    """Draws the curves of scores and reliability, and those of sparsification and areas."""
+    best = sweep.best
+    curves = [
+        Curve(words, sweep.measures[name], best[name], name in SCORES)
+        for name, words in MEASURES.items()
+    ]
+    says = agreement(sweep)
+    return [
+        temperature_sweep_figure(f"Temperature: {what}", says, sweep.temperature, some)
+        for what, some in (("scores and gaps", curves[:6]), ("order and areas", curves[6:]))
+    ]

@@ -25,6 +25,7 @@ from monitor.commands.options import (
     write_output,
 )
 from monitor.commands.sidecar_client import Client, access_of, add_sidecar, ask
+from monitor.frames.slices import CLASS_PROBABILITIES
 from monitor.promotion.records import (
     Evidence,
     Factor,
@@ -204,7 +205,7 @@ def trials(standings: Iterable[TrialStanding]) -> str:
             f"{shown(standing.slice)}: {shown(standing.version)} {_STATES[standing.state]}"
         )
         lines.append(f"  {_evidence(standing.evidence)}")
-        lines += [f"  variance {text}" for text in _factors(standing.factors)]
+        lines += [f"  {text}" for text in _factors(standing.slice, standing.factors)]
     waiting = [entry for entry in standings if entry.state is TrialState.PROVEN]
     lines += [f"to make it active: recalibrators promote {entry.version}" for entry in waiting]
     return "\n".join(lines)
@@ -217,7 +218,7 @@ def fits(fitted: Iterable[SliceFitted]) -> str:
         found = f"{shown(entry.version)} is on trial" if entry.version else shown(entry.reason)
         rows = f"{entry.tracks:,} tracks, {entry.detections:,} detections"
         lines.append(f"{shown(entry.slice)}: {found} ({rows})")
-        lines += [f"  variance {text}" for text in _factors(entry.factors)]
+        lines += [f"  {text}" for text in _factors(entry.slice, entry.factors)]
     return "\n".join(lines) or "no slice has enough tracks for a fit yet"
 
 
@@ -245,7 +246,7 @@ def _record(record: Record) -> list[str]:
         lines[-1] += f": {shown(record.reason)}"
     if record.evidence is not None:
         lines.append(_evidence(record.evidence))
-    lines += [f"variance {text}" for text in _factors(record.factors)]
+    lines += _factors(record.slice, record.factors)
     return [lines[0], *(f"{'':7}{line}" for line in lines[1:])]
 
 
@@ -257,14 +258,16 @@ def _evidence(found: Evidence) -> str:
     )
 
 
-def _factors(factors: Sequence[Factor]) -> list[str]:
+def _factors(slice: str, factors: Sequence[Factor]) -> list[str]:
     """Writes one line, or none; × is the typical factor, with its 5 % and 95 % quantiles."""
+    if slice == CLASS_PROBABILITIES:
+        return [f"{shown(factor.dimension)} {factor.typical:.3g}" for factor in factors]
     texts = []
     for factor in factors:
         between = f" ({factor.lowest:.3g} to {factor.highest:.3g})"
         spread = between if factor.highest > SAME * factor.lowest else ""
         texts.append(f"{shown(factor.dimension)} ×{factor.typical:.3g}{spread}")
-    return [", ".join(texts)] if texts else []
+    return [f"variance {', '.join(texts)}"] if texts else []
 
 
 def _names(names: Sequence[str]) -> str:

@@ -23,6 +23,7 @@ from monitor.frames.cholesky import factorise
 from monitor.frames.detections import Estimates, Limits
 from monitor.frames.slices import RangeBuckets, SliceBy
 from monitor.frames.space import BoolArray, DimensionKind, FloatArray, IntArray, Space
+from monitor.matching.distances import overlap_of_boxes
 from monitor.recalibration.fitting import Parts
 from monitor.store.class_recordings import ClassRecording
 from monitor.store.column_names import offered, some_of
@@ -457,6 +458,20 @@ def usable_truth(recording: Recording) -> Usable:
             refused[reason] = recording.row[found]
             usable[found] = False
     return Usable(labelled, usable, refused)
+
+
+def overlaps(recording: Recording, rows: BoolArray) -> FloatArray | None:
+    """Computes how far boxes overlap the true ones, (N,) in [0, 1]; None where rows are no boxes.
+
+    rows  (N,) those with sound truth; the others are 0
+    """
+    pair = recording.mean[rows], recording.truth[rows]
+    found = overlap_of_boxes(recording.space.names, recording.box, *pair)
+    if found is None:
+        return None
+    overlap = np.zeros(rows.size)
+    overlap[rows] = found
+    return overlap
 
 
 def numbered_tracks(

@@ -21,6 +21,8 @@ from monitor.frames.space import FloatArray, IntArray, Space
 
 OVERFLOW = "overflow"
 TOTAL = "total"
+# The name under which trials of class recalibrators are known, which serve all streams.
+CLASS_PROBABILITIES = "class probabilities"
 # The slice of a stream without position, where range alone tells slices apart.
 ALL = "all"
 
@@ -192,7 +194,7 @@ class SliceTable:
         if not overflow and sum(not entry.overflow for entry in self.slices) >= self.limit:
             return self.place(space, OVERFLOW, overflow=True)
         self._index[space, overflow, key] = index = len(self.slices)
-        name = label(key, space, {TOTAL, *self.names})
+        name = label(key, space, {TOTAL, CLASS_PROBABILITIES, *self.names})
         self.slices.append(Slice(name, space, overflow, key))
         self.chains.append(())
         return index

@@ -33,11 +33,12 @@ from monitor.frames.detections import Estimates, Limits
 from monitor.frames.marks import Printable
 from monitor.frames.space import Space
 from monitor.pipeline.fit_worker import HEAD, MOST_JOB_BYTES
-from monitor.promotion.fits import FitFailed, FitJob, FitOutcome
+from monitor.promotion.fits import AnyFitRows, FitFailed, FitJob, FitOutcome, method_of
 from monitor.promotion.records import FitSettings
+from monitor.recalibration.class_probabilities import ClassRows
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.recalibrator import Recalibrator
-from monitor.recalibration.selection import AnyRecalibrator
+from monitor.recalibration.selection import AnyMethod, FittedMethod
 from monitor.store.documents import Codec, InvalidDocument
 
 JOB_FORMAT = "calibration-monitor/fit-job/1"
@@ -51,16 +52,20 @@ MOST_BYTES = 16 * 2**20
 MOST_REASON = 1000
 
 
-# Of the arrays of a slice, in order.
+# Of the arrays of a slice, in order; and of those of class probabilities.
 _KINDS = (*(np.float64,) * 5, *(np.int64,) * 2)
+_CLASS_KINDS = (np.float64, np.int64, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class _Announced:
-    """A slice whose arrays follow, each of one of _KINDS; None for one that is not there."""
+    """A slice whose arrays follow, each of one of _KINDS; None for one that is not there.
+
+    space  None: class probabilities, whose arrays are of _CLASS_KINDS
+    """
 
     name: str
-    space: Space
+    space: Space | None
     shapes: tuple[tuple[int, ...] | None, ...]
 
 
@@ -78,7 +83,7 @@ class _SliceLine:
     """The outcome of a slice: a recalibrator, or the reason why there is none."""
 
     slice: str
-    fitted: AnyRecalibrator | None = None
+    fitted: FittedMethod | None = None
     refused: Annotated[Printable, Len(0, MOST_REASON)] | None = None
 
     def __post_init__(self) -> None:
@@ -95,7 +100,9 @@ def job_pieces(job: FitJob) -> list[memoryview]:
     arrays = {name: _arrays(rows) for name, rows in job.slices.items()}
     announced = tuple(
         _Announced(
-            name, job.slices[name].space, tuple(one if one is None else one.shape for one in found)
+            name,
+            rows.space if isinstance(rows := job.slices[name], FitRows) else None,
+            tuple(one if one is None else one.shape for one in found),
         )
         for name, found in arrays.items()
     )
@@ -114,27 +121,40 @@ def read_job(data: bytes | bytearray) -> FitJob:
     """
     begin = _HEAD_LENGTH + int.from_bytes(data[:_HEAD_LENGTH], "little")
     head = _HEAD.read(bytes(data[_HEAD_LENGTH:begin]))
-    rest, slices = memoryview(data)[begin:], {}
+    rest = memoryview(data)[begin:]
+    slices: dict[str, AnyFitRows] = {}
     for one in head.slices:
         arrays: list[Any] = []
-        for kind, shape in zip(_KINDS, one.shapes, strict=True):
+        kinds = _CLASS_KINDS if one.space is None else _KINDS
+        for kind, shape in zip(kinds, one.shapes, strict=True):
             length = 0 if shape is None else 8 * math.prod(shape)
             taken, rest = rest[:length], rest[length:]
             arrays.append(None if shape is None else np.frombuffer(taken, kind).reshape(shape))
+        if one.space is None:
+            slices[one.name] = ClassRows(*arrays)
+            continue
         mean, covariance, error, time_s, delay_s, diagonal, track = arrays
         estimates = Estimates(mean, covariance, diagonal.astype(np.bool_))
         slices[one.name] = FitRows(one.space, estimates, error, track, time_s, delay_s)
     return FitJob(head.settings, slices, head.limits)
 
 
-def _arrays(rows: FitRows) -> list[npt.NDArray[Any] | None]:
+def _arrays(rows: AnyFitRows) -> list[npt.NDArray[Any] | None]:
     """Returns the arrays of a slice as they go out: contiguous, and of eight bytes a number."""
-    sent = rows.estimates
-    floats = sent.mean, sent.covariance, rows.error, rows.time_s, rows.delay_s
-    arrays = *floats, sent.diagonal, rows.track
+    kinds: Sequence[type] = _CLASS_KINDS
+    if isinstance(rows, ClassRows):
+        arrays: tuple[npt.NDArray[Any] | None, ...] = (
+            rows.log_probabilities,
+            rows.label,
+            rows.track,
+        )
+    else:
+        sent, kinds = rows.estimates, _KINDS
+        floats = sent.mean, sent.covariance, rows.error, rows.time_s, rows.delay_s
+        arrays = *floats, sent.diagonal, rows.track
     return [
         None if one is None else np.ascontiguousarray(one, kind)
-        for kind, one in zip(_KINDS, arrays, strict=True)
+        for kind, one in zip(kinds, arrays, strict=True)
     ]
 
 
@@ -145,7 +165,7 @@ def outcome_bytes(outcome: FitOutcome) -> bytes:
     return b"".join(line + b"\n" for line in lines)
 
 
-def _fitted_line(name: str, fitted: Recalibrator) -> bytes:
+def _fitted_line(name: str, fitted: AnyMethod) -> bytes:
     line = _LINE.write(_SliceLine(name, fitted))
     try:
         # One that cannot be read again could be neither sent nor stored: it is refused here, then.
@@ -180,11 +200,17 @@ def read_outcome(data: bytes, job: FitJob) -> FitOutcome:
         )
     fitted = {one.slice: one.fitted for one in outcomes if one.fitted is not None}
     for name, one in fitted.items():
-        asked, k = job.settings.method, job.slices[name].space.k
-        if one.method != asked or one.k not in (None, k):
+        rows = job.slices[name]
+        asked = method_of(job.settings, rows)
+        if isinstance(rows, ClassRows):
+            sizes, size = "classes", rows.classes
+        else:
+            sizes, size = "dimensions", rows.space.k
+        found = one.k if isinstance(one, Recalibrator) else one.classes
+        if one.method != asked or found not in (None, size):
             raise ValueError(
-                f"the outcome of '{name}' is a {one.method} of {one.k} dimensions: a {asked} of "
-                f"{k} was asked for."
+                f"the outcome of '{name}' is a {one.method} of {found} {sizes}: a {asked} of "
+                f"{size} was asked for."
             )
     return FitOutcome(
         fitted, {one.slice: one.refused for one in outcomes if one.refused is not None}

@@ -21,11 +21,17 @@ from monitor.frames.slices import TOTAL
 from monitor.pipeline.drift_watch import NOT_WATCHED
 from monitor.pipeline.fit_process import FitProcess
 from monitor.pipeline.housekeeping import contained, in_steps
-from monitor.pipeline.learning import LabelledTracks, TracksToFit, job_of
+from monitor.pipeline.learning import (
+    CLASS_CHAIN,
+    CLASS_SLICE,
+    LabelledTracks,
+    TracksToFit,
+    job_of,
+)
 from monitor.pipeline.promotions import SCHEDULE, Promotions
 from monitor.promotion.fits import CannotFit, FitFailed, NoTracksYet
-from monitor.promotion.records import FitSettings, SliceFitted
-from monitor.recalibration.selection import METHODS
+from monitor.promotion.records import FitSettings, PolicySettings, SliceFitted
+from monitor.recalibration.selection import CLASS_METHODS, METHODS
 from monitor.store.documents import InvalidDocument, read_references
 
 log = logging.getLogger(__name__)
@@ -108,7 +114,7 @@ class FitRounds:
                 async with self._one_at_a_time:
                     due = learning.due()
                     try:
-                        await self._fitted(due, settings.fits, SCHEDULE, settings.policy.band)
+                        await self._fitted(due, settings.fits, SCHEDULE, settings.policy)
                     finally:
                         self._last = time.monotonic()
                 self._failures = 0
@@ -121,13 +127,19 @@ class FitRounds:
         """Fits candidates now, after the fit that runs, and puts them on trial.
 
         slices  by name; none: all that have tracks
-        method  of METHODS; '': that of the configuration
+        method  of METHODS for slices, of CLASS_METHODS for class probabilities; '': those of the
+                configuration
         raises  CannotFit, NoTracksYet, FitFailed
         """
         learning = self.promotions.learning
-        method = method or learning.settings.fits.method
-        if method not in METHODS:
-            raise CannotFit(f"method '{method[:80]}': it must be one of {', '.join(METHODS)}.")
+        settings = learning.settings.fits
+        if method in METHODS:
+            settings = replace(settings, method=method)
+        elif method in CLASS_METHODS:
+            settings = replace(settings, class_method=method)
+        elif method:
+            known_methods = ", ".join((*METHODS, *CLASS_METHODS))
+            raise CannotFit(f"method '{method[:80]}': it must be one of {known_methods}.")
         async with self._one_at_a_time:
             known = learning.chains()
             for name in slices:
@@ -136,13 +148,22 @@ class FitRounds:
                         f"slices: there is no '{name[:80]}' that can have a recalibrator of its "
                         f"own. There are: {', '.join(known) or 'none yet'}."
                     )
-            asked = learning.asked(slices)
+                if method and (name == CLASS_CHAIN[0]) != (method in CLASS_METHODS):
+                    kinds = "class probabilities", "estimates"
+                    of, others = kinds if method in CLASS_METHODS else kinds[::-1]
+                    raise CannotFit(f"method '{method}' is of {of}, and '{name}' of {others}.")
+            if method and not slices:
+                # Without names, all that the method is for.
+                of_classes = method in CLASS_METHODS
+                slices = [name for name in known if (name == CLASS_CHAIN[0]) == of_classes]
+                asked = learning.asked(slices) if slices else []
+            else:
+                asked = learning.asked(slices)
             if not asked:
                 raise NoTracksYet(
                     "no slice has a whole track with truth yet: report ground truth for frames "
                     "with stamp_ns, and wait until its tracks have ended."
                 )
-            settings = replace(learning.settings.fits, method=method)
             fitted = await self._fitted(asked, settings, actor)
         without = [name for name in slices if all(name != entry.chain[0] for entry in asked)]
         reason = "no whole track with truth yet"
@@ -153,13 +174,13 @@ class FitRounds:
         asked: Sequence[TracksToFit],
         settings: FitSettings,
         actor: str,
-        band: tuple[float, float] | None = None,
+        policy: PolicySettings | None = None,
     ) -> tuple[SliceFitted, ...]:
-        """Fits slices, without those that look healthy by a band; candidates go on trial."""
+        """Fits slices, without those that look healthy by a policy; candidates go on trial."""
         promotions = self.promotions
         timeout = promotions.pipeline.config.promotion.fit_timeout_seconds
         limits = promotions.learning.limits
-        job, entries = await asyncio.to_thread(job_of, asked, settings, limits, band)
+        job, entries = await asyncio.to_thread(job_of, asked, settings, limits, policy)
         promotions.counters.fits["nothing"] += len(asked) - len(entries)
         if not entries:
             return ()
@@ -225,7 +246,7 @@ class FitRounds:
             return False
         except FitFailed:
             return False
-        return any(one.version for one in found)
+        return any(one.version for one in found if one.slice != CLASS_CHAIN[0])
 
 
 def ended_since(learning: LabelledTracks, alarm: Alarm) -> int:
@@ -234,6 +255,6 @@ def ended_since(learning: LabelledTracks, alarm: Alarm) -> int:
     return sum(
         track.ended_ns >= alarm.since_ns
         for slice in learning.reservoir.slices()
-        if alarm.slice in (TOTAL, names[slice])
+        if slice != CLASS_SLICE and alarm.slice in (TOTAL, names[slice])
         for track in learning.reservoir.tracks(slice)
     )

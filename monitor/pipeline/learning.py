@@ -9,10 +9,10 @@ from collections import defaultdict
 from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain as one_after_another
 
 from monitor.frames.detections import Limits
-from monitor.frames.slices import SliceTable
-from monitor.frames.space import Space
+from monitor.frames.slices import CLASS_PROBABILITIES, SliceTable
 from monitor.pipeline.recalibrators import Recalibrators
 from monitor.promotion.fits import (
     FitJob,
@@ -22,13 +22,37 @@ from monitor.promotion.fits import (
     latest_alike,
     looks_healthy,
 )
-from monitor.promotion.records import Decision, FitSettings, PolicySettings, PromotionSettings
+from monitor.promotion.records import (
+    Decision,
+    FitSettings,
+    PolicySettings,
+    PromotionSettings,
+    TrackSettings,
+)
 from monitor.promotion.register import Register
-from monitor.promotion.tracks import LabelledRows, OpenTracks, WholeTrack
-from monitor.recalibration.recalibrator import Identity, Recalibrator
-from monitor.recalibration.selection import Chain
+from monitor.promotion.tracks import (
+    AnyKind,
+    AnyLabelled,
+    AnyTrack,
+    ClassKind,
+    LabelledClasses,
+    OpenTracks,
+    row_layout,
+)
+from monitor.recalibration.class_probabilities import ClassIdentity
+from monitor.recalibration.recalibrator import Identity
+from monitor.recalibration.selection import AnyMethod, Chain
 
-TracksBySlice = dict[int, list[WholeTrack]]
+TracksBySlice = dict[int, list[AnyTrack]]
+
+# Class recalibrators are not by slice: all class tracks have this index, and this chain.
+CLASS_SLICE = -1
+CLASS_CHAIN: Chain = (CLASS_PROBABILITIES,)
+
+# Bytes of rows of class probabilities that are kept open, and for fits, and that wait: one of 25
+# opinions on 80 classes has 16 kB, and there are fewer tracks of these.
+_MOST_CLASS_BYTES = 64 * 2**20
+_FEWEST = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +64,40 @@ class TracksToFit:
     """
 
     chain: Chain
-    tracks: Sequence[WholeTrack]
+    tracks: Sequence[AnyTrack]
     until: Mapping[int, int]
-    champion: Recalibrator
+    champion: AnyMethod
+
+
+class _Units:
+    """Makes whole tracks of the labelled rows of one kind of recalibrators, from some frames."""
+
+    def __init__(self, settings: TrackSettings, kind: ClassKind | None = None) -> None:
+        """Bounds the memory of classes by bytes: they may be many, with many opinions."""
+        self.open = OpenTracks(settings)
+        if kind is not None:
+            rows = _MOST_CLASS_BYTES // row_layout(kind).itemsize
+            most = max(_FEWEST, rows // (2 * settings.rows_per_track))
+            settings = replace(
+                settings,
+                most_open=min(settings.most_open, most),
+                most_tracks=min(settings.most_tracks, 2 * most),
+            )
+            self.open = OpenTracks(settings, most_waiting=max(_FEWEST, rows))
+        self.sample = FrameSample(settings.sample_ns)
+
+    def take(self, rows: AnyLabelled) -> None:
+        if self.sample.takes(rows.source, rows.stamp_ns):
+            self.open.add(rows)
 
 
 @dataclass(slots=True)
 class LabelledTracks:
     """The labelled tracks of one pipeline.
 
-    latest_ns  event time of the latest ground truth in a whole track
+    latest_ns   event time of the latest ground truth in a whole track
+    class_kind  the classes, and the number of opinions, that class recalibrators are fitted and
+                tried on: those that came first and that the active one fits. None: none yet
     """
 
     settings: PromotionSettings
@@ -59,16 +107,16 @@ class LabelledTracks:
     register: Register = field(init=False)
     reservoir: Reservoir = field(init=False)
     latest_ns: int | None = None
-    _open: OpenTracks = field(init=False)
-    _sample: FrameSample = field(init=False)
+    class_kind: ClassKind | None = None
+    _estimates: _Units = field(init=False)
+    _classes: _Units = field(init=False)
     # By slice name: ground truth up to here went into the candidate or the guard and cannot judge.
     _until: dict[str, Mapping[int, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.register = Register(self.settings, self.limits)
         self.reservoir = Reservoir(self.settings.tracks)
-        self._open = OpenTracks(self.settings.tracks)
-        self._sample = FrameSample(self.settings.tracks.sample_ns)
+        self._estimates = self._classes = _Units(self.settings.tracks)
 
     def adjust(self, fits: FitSettings, policy: PolicySettings) -> None:
         """Replaces the settings of fits and decisions; trials keep the rules they began with."""
@@ -78,25 +126,45 @@ class LabelledTracks:
     @property
     def left_out(self) -> int:
         """Counts open tracks and frames for which there was no room."""
-        return self._open.left_out
+        return sum(units.open.left_out for units in self._units)
+
+    @property
+    def _units(self) -> tuple[_Units, ...]:
+        return (self._estimates,) if self.class_kind is None else (self._estimates, self._classes)
 
     # ---- tracks
 
-    def take(self, rows: LabelledRows) -> None:
+    def take(self, rows: AnyLabelled) -> None:
         """Adds detections of a frame with their ground truth; cheap."""
-        if self._sample.takes(rows.source, rows.stamp_ns):
-            self._open.add(rows)
+        if not isinstance(rows, LabelledClasses):
+            self._estimates.take(rows)
+            return
+        if self.class_kind is None and self.recalibrators.class_selection.fits(rows.kind.names):
+            self.learn_classes(rows.kind)
+        if rows.kind == self.class_kind:
+            self._classes.take(rows)
+
+    def learn_classes(self, kind: ClassKind | None) -> None:
+        """Learns from class probabilities of this kind alone; None: of the next that comes."""
+        if kind == self.class_kind:
+            return
+        self.class_kind = kind
+        self.reservoir.keep_newest(CLASS_SLICE, 0)
+        if kind is not None:
+            self._classes = _Units(self.settings.tracks, kind)
 
     def whole(self) -> Generator[None, None, TracksBySlice]:
         """Returns the tracks that have become whole and keeps them for the next fit."""
-        found = yield from self._open.closed()
         by_slice: TracksBySlice = defaultdict(list)
-        for track in found:
-            by_slice[track.slice].append(track)
-            self.latest_ns = max(track.ended_ns, self.latest_ns or track.ended_ns)
+        for units in self._units:
+            found = yield from units.open.closed()
+            for track in found:
+                by_slice[track.slice].append(track)
+                self.latest_ns = max(track.ended_ns, self.latest_ns or track.ended_ns)
         for slice, of_slice in by_slice.items():
             if self.chain(slice) is not None:
                 self.reservoir.add(of_slice)
+        self.reservoir.keep_newest(CLASS_SLICE, self._classes.open.settings.most_tracks)
         return dict(by_slice)
 
     def decide(self, tracks: TracksBySlice) -> Generator[None, None, list[Decision]]:
@@ -118,18 +186,12 @@ class LabelledTracks:
                 return decisions
         return []
 
-    def _later(self, chain: Chain, tracks: Sequence[WholeTrack]) -> list[WholeTrack]:
+    def _later(self, chain: Chain, tracks: Sequence[AnyTrack]) -> list[AnyTrack]:
         """Returns the tracks, or their parts, that are later than the candidate's or guard's."""
         until = self._until.get(chain[0], {})
-        later = (track.since(self._cut(until, track.source)) for track in tracks)
+        units = self._classes if chain == CLASS_CHAIN else self._estimates
+        later = (track.since(_cut(until, track.source, units)) for track in tracks)
         return [track for track in later if track is not None]
-
-    def _cut(self, until: Mapping[int, int], source: int) -> int | None:
-        """Returns the event time that tracks must exceed; None: none, or the source's clock was set
-        back to before it.
-        """
-        cut, now = until.get(source), self._open.time(source)
-        return None if cut is None or (now is not None and now < cut) else cut
 
     # ---- slices
 
@@ -139,22 +201,37 @@ class LabelledTracks:
         Three kinds cannot: the overflow slice, a slice that shares its name with a slice of other
         dimensions, and a slice whose dimensions the active selection does not fit.
         """
+        if slice == CLASS_SLICE:
+            return CLASS_CHAIN if self.class_kind is not None else None
         entry, chain = self.slices.slices[slice], self.slices.chains[slice]
         alone = bool(chain) and not entry.overflow and entry.name == chain[0]
         return chain if alone and self.recalibrators.selection.fits(entry.space) else None
 
     def chains(self) -> dict[str, Chain]:
         """Returns by name the chains of all slices that can have a recalibrator of their own."""
-        return {chain[0]: chain for chain in self.spaces()}
+        return {chain[0]: chain for chain in self.kinds()}
 
-    def spaces(self) -> dict[Chain, Space]:
-        """Returns by chain the spaces of all slices that can have a recalibrator of their own."""
-        found = ((self.chain(i), entry.space) for i, entry in enumerate(self.slices.slices))
-        return {chain: space for chain, space in found if chain is not None}
+    def kinds(self) -> dict[Chain, AnyKind]:
+        """Returns by chain what the slices hold that can have a recalibrator of their own.
 
-    def champion(self, chain: Chain) -> Recalibrator:
-        """Returns the active recalibrator of a slice."""
+        A space each; under CLASS_CHAIN the classes, once there are some.
+        """
+        of_slices = ((self.chain(i), entry.space) for i, entry in enumerate(self.slices.slices))
+        of_classes = ((self.chain(CLASS_SLICE), self.class_kind),)
+        return {
+            chain: kind
+            for chain, kind in one_after_another(of_slices, of_classes)
+            if chain is not None and kind is not None
+        }
+
+    def champion(self, chain: Chain) -> AnyMethod:
+        """Returns the active recalibrator of a slice, or of class probabilities."""
+        if chain == CLASS_CHAIN:
+            return self.recalibrators.class_selection.recalibrator
         return self.recalibrators.selection.of(chain)
+
+    def _slice(self, chain: Chain) -> int:
+        return CLASS_SLICE if chain == CLASS_CHAIN else self.slices.chains.index(chain)
 
     # ---- fits
 
@@ -182,14 +259,14 @@ class LabelledTracks:
 
     def forget(self, chain: Chain, keep: int) -> None:
         """Forgets all tracks of a slice but the newest `keep`."""
-        self.reservoir.keep_newest(self.slices.chains.index(chain), keep)
+        self.reservoir.keep_newest(self._slice(chain), keep)
 
     def count_from(self, chain: Chain, until: Mapping[int, int] | None = None) -> None:
         """Excludes ground truth up to a time from the decisions of a slice.
 
         until  event time by source; None: the latest of the tracks kept now
         """
-        tracks = self.reservoir.tracks(self.slices.chains.index(chain))
+        tracks = self.reservoir.tracks(self._slice(chain))
         self._until[chain[0]] = _latest_by_source(tracks) if until is None else until
 
     def _kept(self) -> list[tuple[int, Chain]]:
@@ -202,7 +279,15 @@ class LabelledTracks:
         return TracksToFit(chain, tracks, _latest_by_source(tracks), self.champion(chain))
 
 
-def _latest_by_source(tracks: Sequence[WholeTrack]) -> dict[int, int]:
+def _cut(until: Mapping[int, int], source: int, units: _Units) -> int | None:
+    """Returns the event time that tracks must exceed; None: none, or the source's clock was set
+    back to before it.
+    """
+    cut, now = until.get(source), units.open.time(source)
+    return None if cut is None or (now is not None and now < cut) else cut
+
+
+def _latest_by_source(tracks: Sequence[AnyTrack]) -> dict[int, int]:
     found: dict[int, int] = {}
     for track in tracks:
         found[track.source] = max(track.ended_ns, found.get(track.source, track.ended_ns))
@@ -213,19 +298,19 @@ def job_of(
     slices: Sequence[TracksToFit],
     settings: FitSettings,
     limits: Limits,
-    band: tuple[float, float] | None = None,
+    policy: PolicySettings | None = None,
 ) -> tuple[FitJob, tuple[TracksToFit, ...]]:
     """Makes the job of a fit, and returns the slices with the tracks that it uses: the newest ones
     that are alike. Takes some milliseconds a slice, in any thread.
 
-    band  slices that look healthy by it and have no recalibrator are left out; None: none are
+    policy  slices that look healthy by its band and have no recalibrator are left out; None: none
     """
     fitted, rows = [], {}
     for entry in slices:
         tracks = entry.tracks[-latest_alike(entry.tracks, settings.tracks) :]
         found = fit_rows(tracks)
-        idle = isinstance(entry.champion, Identity)
-        if band is None or not (idle and looks_healthy(found, settings, band)):
+        idle = isinstance(entry.champion, Identity | ClassIdentity)
+        if policy is None or not (idle and looks_healthy(found, settings, policy)):
             rows[entry.chain[0]] = found
             fitted.append(replace(entry, tracks=tracks))
     return FitJob(settings, rows, limits), tuple(fitted)

@@ -12,8 +12,9 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 
+from monitor.frames.space import Space
 from monitor.pipeline.frame_path import Pipeline
-from monitor.pipeline.learning import LabelledTracks, TracksToFit
+from monitor.pipeline.learning import CLASS_CHAIN, LabelledTracks, TracksToFit
 from monitor.pipeline.recalibrators import Kind, NothingToRollBack, Recalibrators
 from monitor.promotion.fits import FitOutcome
 from monitor.promotion.records import (
@@ -27,8 +28,17 @@ from monitor.promotion.records import (
     TrialState,
     stepped,
 )
+from monitor.promotion.tracks import AnyKind
+from monitor.recalibration.class_probabilities import ClassIdentity
 from monitor.recalibration.recalibrator import Identity, Recalibrator
-from monitor.recalibration.selection import AnySelection, Chain, Selection
+from monitor.recalibration.selection import (
+    CLASS_IDENTITY,
+    AnyMethod,
+    AnySelection,
+    Chain,
+    ClassSelection,
+    Selection,
+)
 
 log = logging.getLogger(__name__)
 
@@ -108,6 +118,8 @@ class Promotions:
         slice   the only one that goes back; '' for all
         raises  NothingToRollBack
         """
+        if slice == CLASS_CHAIN[0]:
+            kind = ClassSelection
         if slice and kind is Selection:
             back: AnySelection = self._with_slice_before(slice)
         else:
@@ -125,7 +137,7 @@ class Promotions:
             )
         return known[before[-1]]
 
-    def _with_slice_before(self, slice: str) -> Selection:
+    def _with_slice_before(self, slice: str) -> AnySelection:
         """Rolls one slice of the active selection back. Raises NothingToRollBack."""
         chains, now = self.learning.chains(), self.recalibrators.selection
         chain = chains.get(slice, ())
@@ -241,19 +253,17 @@ class Promotions:
 
         about  the decision that did it, or the slice that somebody named
         """
-        kind = type(selection)
+        kind: Kind = type(selection)
         earlier = self._active(kind)
         if selection.version == earlier.version:
             return self._record(Happened.HELD, actor, "active already", version=earlier.version)
         after = self.recalibrators.known.admit(selection, keep=self.recalibrators.needed)
-        if isinstance(earlier, Selection) and isinstance(after, Selection):
-            chain = self.learning.chains().get(_slice_of(about))
-            if what is Happened.ROLLED_BACK and chain is not None:
-                self._unwind(chain, earlier.of(chain), after.of(chain))
+        chain = self.learning.chains().get(_slice_of(about))
+        if what is Happened.ROLLED_BACK and chain is not None:
+            self._unwind(chain, earlier, after)
         self.pipeline.activate(after.version, follows=what is Happened.ADAPTED)
         self._note_before(kind, earlier.version, after.version, what)
-        if isinstance(earlier, Selection) and isinstance(after, Selection):
-            self._tell_register(earlier, after, what)
+        self._tell_register(earlier, after, what)
         self.counters.swaps[what] += 1
         self._renew()
         return self._record(what, actor, reason, after.version, earlier.version, about)
@@ -271,23 +281,27 @@ class Promotions:
             before.append(earlier)
             del before[:-_MOST_BEFORE]
 
-    def _unwind(self, chain: Chain, bad: Recalibrator, good: Recalibrator) -> None:
+    def _unwind(self, chain: Chain, bad: AnySelection, good: AnySelection) -> None:
         """Removes what a slice was rolled back from, so that nothing goes back to it."""
-        known, names = self.recalibrators.known, self.learning.spaces()[chain].names
-        before = self.recalibrators.before[Selection]
+        known, names = self.recalibrators.known, self.learning.kinds()[chain].names
+        before, served = self.recalibrators.before[type(good)], _serving(good, chain)
         for i, version in enumerate(before):
             earlier = known.get(version)
-            if isinstance(earlier, Selection) and earlier.of(chain) == bad:
-                made = stepped(earlier, names, chain, good, self.learning.slices.ranges)
+            if earlier is None or _serving(earlier, chain) != _serving(bad, chain):
+                continue
+            if isinstance(earlier, Selection) and isinstance(served, Recalibrator):
+                made = stepped(earlier, names, chain, served, self.learning.slices.ranges)
                 before[i] = known.admit(made, keep=self.recalibrators.needed).version
+            else:
+                before[i] = good.version
 
-    def _tell_register(self, earlier: Selection, after: Selection, what: Happened) -> None:
+    def _tell_register(self, earlier: AnySelection, after: AnySelection, what: Happened) -> None:
         """Every slice that is served by another recalibrator now."""
-        register = self.learning.register
-        for chain, space in self.learning.spaces().items():
-            old = earlier.of(chain) if earlier.fits(space) else Identity()
-            new = after.of(chain)
-            if old == new or what is Happened.ADAPTED:
+        register, kinds = self.learning.register, self.learning.kinds()
+        of_classes = isinstance(after, ClassSelection)
+        for chain, kind in kinds.items():
+            old, new = _served(earlier, chain, kind), _serving(after, chain)
+            if old == new or what is Happened.ADAPTED or (chain == CLASS_CHAIN) != of_classes:
                 continue
             tried = register.on_trial.get(chain[0])
             if tried is not None and tried.trial.recalibrator != new:
@@ -297,15 +311,18 @@ class Promotions:
             self.learning.count_from(chain)
         for slice in register.slices() - self.learning.chains().keys():
             # Of the last run, and no detection of it has come in this one.
-            if earlier.of((slice,)) != after.of((slice,)):
-                register.changed((slice,), after.of((slice,)), None)
+            of_kind = (slice == CLASS_CHAIN[0]) == of_classes
+            if of_kind and _serving(earlier, (slice,)) != _serving(after, (slice,)):
+                register.changed((slice,), _serving(after, (slice,)), None)
+        of = self.learning.class_kind
+        if isinstance(after, ClassSelection) and of is not None and not after.fits(of.names):
+            self.learning.learn_classes(None)
 
-    def _earlier(self, chain: Chain, now: Recalibrator) -> Recalibrator | None:
+    def _earlier(self, chain: Chain, now: AnyMethod) -> AnyMethod | None:
         """Finds what served a slice before, and was not rolled back from."""
-        found = (
-            self.recalibrators.known.get(v) for v in reversed(self.recalibrators.before[Selection])
-        )
-        served = (one.of(chain) for one in found if isinstance(one, Selection))
+        before = reversed(self.recalibrators.before[_kind_of(chain)])
+        found = (self.recalibrators.known.get(version) for version in before)
+        served = (_serving(one, chain) for one in found if one is not None)
         return next((one for one in served if one != now), None)
 
     # ---- records
@@ -322,7 +339,7 @@ class Promotions:
         decision = about if isinstance(about, Decision) else None
         slice = _slice_of(about)
         self.sequence += 1
-        now = version if before else self.recalibrators.selection.version
+        now = version if before else self._active(_kind_of((slice,))).version
         record = Record(
             sequence=self.sequence,
             time_ns=self.now_ns(),
@@ -391,7 +408,7 @@ class Promotions:
         return Decision(
             Happened.PROMOTED,
             chain,
-            self.learning.spaces()[chain].names,
+            self.learning.kinds()[chain].names,
             entry.trial.recalibrator,
             "approved" if entry.proven else "approved before it was proven",
             entry.trial.evidence(self.learning.settings.trials),
@@ -411,14 +428,14 @@ class Promotions:
         before = set(versions.values())
         versions.clear()
         self._guards.clear()
-        for chain, space in self.learning.spaces().items():
+        for chain, kind in self.learning.kinds().items():
             slice = chain[0]
             if slice in register.on_trial:
                 recalibrator = register.on_trial[slice].trial.recalibrator
-                self._know(slice, self._stepped(chain, space.names, recalibrator))
+                self._know(slice, self._stepped(chain, kind.names, recalibrator))
             if slice in register.guards:
                 recalibrator = register.guards[slice].recalibrator
-                self._guards[slice] = self._stepped(chain, space.names, recalibrator).version
+                self._guards[slice] = self._stepped(chain, kind.names, recalibrator).version
         self._called = {called: name for called, name in self._called.items() if name in versions}
         self._forget(before)
 
@@ -428,7 +445,7 @@ class Promotions:
         self._called = {called: name for called, name in self._called.items() if name != slice}
         self._forget({*versions})
 
-    def _know(self, slice: str, selection: Selection) -> None:
+    def _know(self, slice: str, selection: AnySelection) -> None:
         self.recalibrators.known.setdefault(selection.version, selection)
         self.recalibrators.on_trial[slice] = selection.version
         self._called[selection.version] = slice
@@ -439,11 +456,43 @@ class Promotions:
             self.recalibrators.known.pop(version, None)
 
     def _stepped(
-        self, chain: Chain, dimensions: tuple[str, ...], recalibrator: Recalibrator
-    ) -> Selection:
-        """Returns the active selection with another recalibrator in one slice."""
-        champion, ranges = self.recalibrators.selection, self.learning.slices.ranges
-        return stepped(champion, dimensions, chain, recalibrator, ranges)
+        self, chain: Chain, names: tuple[str, ...], recalibrator: AnyMethod
+    ) -> AnySelection:
+        """Returns the active selection with another recalibrator in one slice, or of classes.
+
+        names  of the dimensions, or of the classes
+        """
+        if isinstance(recalibrator, Recalibrator):
+            champion, ranges = self.recalibrators.selection, self.learning.slices.ranges
+            return stepped(champion, names, chain, recalibrator, ranges)
+        active = self.recalibrators.class_selection
+        before = map(self.recalibrators.known.get, self.recalibrators.before[ClassSelection])
+        for one in (active, CLASS_IDENTITY, *before):
+            # The way back leads to the very version that was left.
+            if (
+                isinstance(one, ClassSelection)
+                and (one.recalibrator, one.rejection) == (recalibrator, active.rejection)
+                and one.fits(names)
+            ):
+                return one
+        return ClassSelection(names, recalibrator, active.rejection)
+
+
+def _kind_of(chain: Chain) -> Kind:
+    return ClassSelection if chain == CLASS_CHAIN else Selection
+
+
+def _serving(selection: AnySelection, chain: Chain) -> AnyMethod:
+    """Finds what serves a slice, or class probabilities."""
+    return selection.of(chain) if isinstance(selection, Selection) else selection.recalibrator
+
+
+def _served(selection: AnySelection, chain: Chain, kind: AnyKind) -> AnyMethod:
+    """Finds what has served a slice: where a selection does not fit, the identity."""
+    if isinstance(selection, ClassSelection):
+        return selection.recalibrator if selection.fits(kind.names) else ClassIdentity()
+    fits = isinstance(kind, Space) and selection.fits(kind)
+    return selection.of(chain) if fits else Identity()
 
 
 def _slice_of(about: Decision | str) -> str:

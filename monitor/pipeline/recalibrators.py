@@ -140,7 +140,8 @@ class Recalibrators:
     @property
     def whole(self) -> set[str]:
         """Versions that name a recalibrator by itself, whatever a candidate was once called."""
-        return {IDENTITY.version, *self.before[Selection]} | self.sent
+        identities = IDENTITY.version, CLASS_IDENTITY.version
+        return {*identities, *self.before[Selection], *self.before[ClassSelection]} | self.sent
 
     @property
     def sent(self) -> set[str]:

@@ -23,6 +23,7 @@ from monitor.frames.status import TruthAccount
 from monitor.matching.objects import LabelRecord
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.housekeeping import contained
+from monitor.pipeline.learning import CLASS_CHAIN
 from monitor.pipeline.pending import SHARES, Dropped, PendingFrame
 from monitor.pipeline.promotions import Promotions
 from monitor.pipeline.streams import EventTime, Stream
@@ -308,7 +309,9 @@ def register_of(promotions: Promotions, named: Mapping[str, str]) -> RegisterSta
     named  versions that the configuration names, by its key
     """
     register, recalibrators = promotions.learning.register, promotions.recalibrators
-    before = recalibrators.before
+    before, kind = recalibrators.before, promotions.learning.class_kind
+    if CLASS_CHAIN[0] not in register.slices():
+        kind = None  # the next run may learn from other classes
     return RegisterState(
         selection=recalibrators.selection.version,
         class_selection=recalibrators.class_selection.version,
@@ -323,6 +326,7 @@ def register_of(promotions: Promotions, named: Mapping[str, str]) -> RegisterSta
         guards=tuple(register.guards.values()),
         befores=tuple(register.befores.values()),
         followers=dict(register.followers),
+        classes=kind,
     )
 
 
@@ -367,12 +371,22 @@ def restore_register(
             restored.add(key)
     register = promotions.learning.register
     register.pinned = state.pinned
-    if "recalibrator" in restored:
-        register.spent.update(state.spent)
-        register.on_trial.update({entry.trial.slice: entry for entry in state.trials})
-        register.guards.update({guard.slice: guard for guard in state.guards})
-        register.befores.update({before.slice: before for before in state.befores})
-        register.followers.update(state.followers)
+
+    def goes_on(slice: str) -> bool:
+        of_classes = slice == CLASS_CHAIN[0]
+        return ("class_recalibrator" if of_classes else "recalibrator") in restored
+
+    trials = {entry.trial.slice: entry for entry in state.trials}
+    guards = {guard.slice: guard for guard in state.guards}
+    befores = {before.slice: before for before in state.befores}
+    register.spent.update({name: spent for name, spent in state.spent.items() if goes_on(name)})
+    register.on_trial.update({name: one for name, one in trials.items() if goes_on(name)})
+    register.guards.update({name: one for name, one in guards.items() if goes_on(name)})
+    register.befores.update({name: one for name, one in befores.items() if goes_on(name)})
+    register.followers.update({name: one for name, one in state.followers.items() if goes_on(name)})
+    kind = state.classes
+    if goes_on(CLASS_CHAIN[0]) and kind and recalibrators.class_selection.fits(kind.names):
+        promotions.learning.learn_classes(kind)
     return restored
 
 

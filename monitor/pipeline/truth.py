@@ -33,7 +33,7 @@ from monitor.matching.labels import labels_told, match, orphan_notice
 from monitor.matching.objects import INLINE, LabelRecord, Outcome
 from monitor.pipeline.drift_watch import DriftWatch
 from monitor.pipeline.housekeeping import contained
-from monitor.pipeline.learning import LabelledTracks
+from monitor.pipeline.learning import CLASS_SLICE, LabelledTracks
 from monitor.pipeline.live_statistics import LiveStatistics
 from monitor.pipeline.pending import (
     Dropped,
@@ -47,7 +47,7 @@ from monitor.pipeline.pending import (
     remember,
 )
 from monitor.pipeline.streams import Stream
-from monitor.promotion.tracks import LabelledRows
+from monitor.promotion.tracks import ClassKind, LabelledClasses, LabelledRows
 from monitor.statistics.clusters import cluster_id
 from monitor.store.entries import FrameEntry, Kept, LabelEntry
 from monitor.store.journal import Journal
@@ -89,6 +89,27 @@ def rows_with_truth(
         stamp_ns=record.stamp_ns,
         delay_ns=record.delay_ns,
         tracks=matched.tracks,
+        source=stored.source,
+    )
+
+
+def classes_with_truth(stored: StoredFrame, record: LabelRecord) -> LabelledClasses | None:
+    """Returns class probabilities with their true classes, as fits and trials take them.
+
+    They take none without event time.
+    """
+    opinions, rows = stored.opinions, record.class_rows
+    if opinions is None or rows.size == 0 or record.stamp_ns is None:
+        return None
+    values = opinions.values[np.searchsorted(opinions.rows, rows)]
+    return LabelledClasses(
+        kind=ClassKind(stored.header.classes, values.shape[1]),
+        slices=np.full(rows.size, CLASS_SLICE),
+        probabilities=values,
+        label=record.true_class,
+        stamp_ns=record.stamp_ns,
+        delay_ns=record.delay_ns,
+        tracks=None if stored.tracks is None else stored.tracks.take(rows),
         source=stored.source,
     )
 
@@ -445,3 +466,8 @@ class TruthLedger:
                 values, true_class = opinions.values[place], record.true_class
                 matched = MatchedClasses(index, values, true_class, stamp_ns, retracts, made)
                 self.live.count(matched)
+        if not retracts and (record.live or not record.replaces):
+            with contained(self.counters, log, "class probabilities were not learned from"):
+                labelled = classes_with_truth(stored, record)
+                if labelled is not None:
+                    self.learning.take(labelled)

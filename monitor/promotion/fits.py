@@ -17,12 +17,28 @@ import numpy as np
 
 from monitor.frames.detections import Limits
 from monitor.frames.space import FloatArray, Space
-from monitor.promotion.records import FitSettings, TrackSettings
-from monitor.promotion.tracks import WholeTrack, rows_of
+from monitor.promotion.records import FitSettings, PolicySettings, TrackSettings
+from monitor.promotion.scored import ClassTrackRows, TrackRows, rows_of
+from monitor.promotion.tracks import AnyTrack
+from monitor.recalibration.class_probabilities import (
+    ClassRecalibrator,
+    ClassRows,
+    as_columns,
+    averaged_loss,
+    opinions_of,
+)
+from monitor.recalibration.class_scaling import Temperature
 from monitor.recalibration.fit_rows import FitRows
-from monitor.recalibration.fitting import FITTINGS, FitOptions, Fitting, prior_strength
+from monitor.recalibration.fitting import (
+    CLASS_FITS,
+    FITTINGS,
+    FitOptions,
+    Fitting,
+    prior_strength,
+)
 from monitor.recalibration.recalibrator import Recalibrator, UnfitData, fault_of
 from monitor.recalibration.scaling import CovarianceScaling, Objective, Prior, VarianceScaling
+from monitor.recalibration.selection import AnyMethod
 from monitor.statistics.observations import measure
 
 # Intervals that are remembered: labels of an object may come after those of another, of the same
@@ -59,31 +75,51 @@ class FrameSample:
         return first == stamp_ns
 
 
-def looks_healthy(rows: FitRows, settings: FitSettings, band: tuple[float, float]) -> bool:
+# What a fit is made of.
+AnyFitRows = FitRows | ClassRows
+
+
+def looks_healthy(rows: AnyFitRows, settings: FitSettings, policy: PolicySettings) -> bool:
     """Tells whether a fit of rows as sent is sure to lie within the band, so that none is needed.
 
     A scaling does where the mean squared normalised error of every dimension does: that is its
-    factor on the variance, before it is drawn towards 1. Of other methods nothing is sure.
+    factor on the variance, before it is drawn towards 1. A temperature does where the loss falls
+    towards the band from both of its ends: with one opinion it is convex in 1/T. Of other methods
+    nothing is sure.
     """
+    if isinstance(rows, ClassRows):
+        low, high = policy.class_band
+        known = settings.class_method == Temperature.method and rows.opinions == 1
+        return known and _falls_with(rows, high) > 0 > _falls_with(rows, low)
     scales = settings.method in (VarianceScaling.method, CovarianceScaling.method)
     if not scales or settings.objective not in (None, Objective.MEAN):
         return False
     factor = np.square(rows.error / rows.deviation).mean(axis=0)
-    return bool(((band[0] <= factor) & (factor <= band[1])).all())
+    low, high = policy.band
+    return bool(((low <= factor) & (factor <= high)).all())
 
 
-def latest_alike(tracks: Sequence[WholeTrack], fewest: int) -> int:
+def _falls_with(rows: ClassRows, temperature: float) -> float:
+    """Returns how fast the loss falls with log 1/T at a temperature, over all rows."""
+    scores = rows.columns / temperature
+    _, by_score = averaged_loss(scores, rows.label)
+    return -float((by_score * scores).sum())
+
+
+def latest_alike(tracks: Sequence[AnyTrack], fewest: int) -> int:
     """Counts the newest tracks that are of one regime.
 
-    x = log of a track's mean NEES/K, raw, joint block. The window doubles from 2 × fewest as long
-    as no newest part of it, of m = fewest, 2 fewest, … tracks, has a mean x more than 3.25 standard
-    errors from that of the rest: |x̄ₘ − x̄ᵣ| > 3.25 s sqrt(1/m + 1/r), s² pooled over both. Where one
-    has, the window is cut where two means fit it best, in least squares. (Against the rest, and
-    not only against the m before: a change that one test misses is seen by a later one.)
+    x = log of a track's mean NEES/K, raw, joint block; of class probabilities the mean of the
+    highest probability, less 1 where that class is the true one. The window doubles from
+    2 × fewest as long as no newest part of it, of m = fewest, 2 fewest, … tracks, has a mean x more
+    than 3.25 standard errors from that of the rest: |x̄ₘ − x̄ᵣ| > 3.25 s sqrt(1/m + 1/r), s² pooled
+    over both. Where one has, the window is cut where two means fit it best, in least squares.
+    (Against the rest, and not only against the m before: a change that one test misses is seen by a
+    later one.)
 
-    It sees changes of the joint NEES alone: not those that leave it as it is.
+    It sees changes of the mean of x alone: not those that leave it as it is.
 
-    tracks   oldest first, of one space
+    tracks   oldest first, of one kind
     fewest   ≥ 1; so many are kept whatever they say, or all that there are
     returns  all, where nothing differs: of 400 tracks of one regime in about 98 of 100 cases
     source   windows that grow until they contradict themselves: Lepski 1991; the cut: Hinkley
@@ -106,9 +142,20 @@ def latest_alike(tracks: Sequence[WholeTrack], fewest: int) -> int:
     return count
 
 
-def _levels(tracks: Sequence[WholeTrack]) -> FloatArray:
-    """Returns x = log of the mean NEES/K of each track, (T,)."""
+def _levels(tracks: Sequence[AnyTrack]) -> FloatArray:
+    """Returns x of each track, (T,)."""
     rows = rows_of(tracks)
+    return _class_levels(rows) if isinstance(rows, ClassTrackRows) else _nees_levels(rows)
+
+
+def _class_levels(rows: ClassTrackRows) -> FloatArray:
+    scores = as_columns(rows.log_probabilities)
+    mean = opinions_of(scores, rows.log_probabilities.shape).mean(axis=1)
+    right = mean.argmax(axis=1) == rows.label
+    return rows.means(mean.max(axis=1) - right)
+
+
+def _nees_levels(rows: TrackRows) -> FloatArray:
     error = rows.space.error(rows.truth, rows.sent.mean)
     # By a rounding, a covariance may not be positive definite.
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
@@ -116,7 +163,8 @@ def _levels(tracks: Sequence[WholeTrack]) -> FloatArray:
     total = rows.means(np.where(found.regular, found.nees[-1] / found.joint, 0.0))
     share = rows.means(found.regular.astype(np.float64))
     mean = np.divide(total, share, out=np.ones_like(total), where=share > 0)
-    return np.log(np.maximum(mean, _LEAST))
+    level: FloatArray = np.log(np.maximum(mean, _LEAST))
+    return level
 
 
 def _differ(newer: FloatArray, older: FloatArray) -> bool:
@@ -140,10 +188,10 @@ class Reservoir:
 
     settings: TrackSettings
     # By slice, in the order in which they came; and how many came since the last fit.
-    _kept: defaultdict[int, deque[WholeTrack]] = field(default_factory=lambda: defaultdict(deque))
+    _kept: defaultdict[int, deque[AnyTrack]] = field(default_factory=lambda: defaultdict(deque))
     _came: Counter[int] = field(default_factory=Counter)
 
-    def add(self, tracks: Sequence[WholeTrack]) -> None:
+    def add(self, tracks: Sequence[AnyTrack]) -> None:
         """Adds tracks; in each slice the oldest make room."""
         for track in tracks:
             self._kept[track.slice].append(track)
@@ -154,7 +202,7 @@ class Reservoir:
         """Lists the indices of slices with tracks, ascending."""
         return tuple(sorted(index for index, kept in self._kept.items() if kept))
 
-    def tracks(self, slice: int) -> tuple[WholeTrack, ...]:
+    def tracks(self, slice: int) -> tuple[AnyTrack, ...]:
         """Returns the tracks of a slice, in the order in which they came."""
         return tuple(self._kept[slice])
 
@@ -180,14 +228,14 @@ _ALIKE_TRACKS = 20.0
 
 @dataclass(frozen=True, slots=True)
 class FitJob:
-    """Slices of one space to fit, each on its own rows.
+    """Slices to fit, each on its own rows.
 
     slices  rows by slice name; rows of one track follow each other, tracks by age, oldest first
     limits  of the deviations that a recalibrator may make of the rows it was fitted on
     """
 
     settings: FitSettings
-    slices: Mapping[str, FitRows]
+    slices: Mapping[str, AnyFitRows]
     limits: Limits = field(default_factory=Limits)
 
 
@@ -199,7 +247,7 @@ class FitOutcome:
     refused  why a slice could not be fitted
     """
 
-    fitted: Mapping[str, Recalibrator]
+    fitted: Mapping[str, AnyMethod]
     refused: Mapping[str, str]
 
 
@@ -215,22 +263,30 @@ class FitFailed(RuntimeError):
     """A fit crashed, hung, or returned what cannot be used; the message says which."""
 
 
-def fit_rows(tracks: Sequence[WholeTrack]) -> FitRows:
-    """Joins the rows of T ≥ 1 tracks of one space, track after track, numbered from 0.
+def fit_rows(tracks: Sequence[AnyTrack]) -> AnyFitRows:
+    """Joins the rows of T ≥ 1 tracks of one kind, track after track, numbered from 0.
 
     time_s is event time, on the clock of all streams; delay_s is that of the track.
     """
     rows = rows_of(tracks)
+    number = np.repeat(np.arange(len(tracks)), rows.counts)
+    if isinstance(rows, ClassTrackRows):
+        return ClassRows(rows.log_probabilities, rows.label, number)
     stamps = np.concatenate([track.stamp_ns for track in tracks])
     delays = np.array([track.delay_ns for track in tracks], np.int64)
     return FitRows(
         rows.space,
         rows.sent,
         rows.space.error(rows.truth, rows.sent.mean),
-        np.repeat(np.arange(len(tracks)), rows.counts),
+        number,
         time_s=stamps / 1e9,
         delay_s=np.repeat(delays, rows.counts) / 1e9,
     )
+
+
+def method_of(settings: FitSettings, rows: AnyFitRows) -> str:
+    """Names the method by which rows of their kind are fitted."""
+    return settings.class_method if isinstance(rows, ClassRows) else settings.method
 
 
 def fit_slices(job: FitJob) -> FitOutcome:
@@ -239,18 +295,34 @@ def fit_slices(job: FitJob) -> FitOutcome:
     A slice whose rows do not determine one, on which the method fails, or whose own rows it
     would make unusable, is refused; the others are fitted.
     """
-    fitting = FITTINGS[job.settings.method]
-    fitted: dict[str, Recalibrator] = {}
+    fitted: dict[str, AnyMethod] = {}
     refused: dict[str, str] = {}
     for name, rows in job.slices.items():
         try:
-            fitted[name] = _fit(fitting, job.settings, rows, job.limits)
+            if isinstance(rows, ClassRows):
+                fitted[name] = _fit_classes(job.settings, rows)
+            else:
+                fitting = FITTINGS[job.settings.method]
+                fitted[name] = _fit(fitting, job.settings, rows, job.limits)
         except UnfitData as error:
             refused[name] = str(error)
         # Whatever is wrong with one slice, the others are fitted.
         except Exception as error:
-            refused[name] = f"{job.settings.method} failed: {type(error).__name__}: {error}"
+            method = method_of(job.settings, rows)
+            refused[name] = f"{method} failed: {type(error).__name__}: {error}"
     return FitOutcome(fitted, refused)
+
+
+def _fit_classes(settings: FitSettings, rows: ClassRows) -> ClassRecalibrator:
+    """Fits class probabilities. Raises UnfitData, and whatever the method raises.
+
+    A temperature is drawn towards 1: of T tracks, log T has the weight T, and 0 that of the prior.
+    """
+    fitted = CLASS_FITS[settings.class_method](rows)
+    if isinstance(fitted, Temperature):
+        share = rows.tracks / (rows.tracks + settings.prior_tracks)
+        fitted = Temperature(fitted.temperature**share)
+    return fitted
 
 
 def nothing_wrong(space: Space) -> CovarianceScaling:

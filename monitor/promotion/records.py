@@ -13,7 +13,7 @@ from monitor.frames.marks import Count, CountFrom1, MaybeNan, Nanoseconds, Posit
 from monitor.frames.slices import RangeBuckets
 from monitor.recalibration.recalibrator import Document, Identity, Recalibrator
 from monitor.recalibration.scaling import Objective
-from monitor.recalibration.selection import IDENTITY, AnySelection, Chain, Selection
+from monitor.recalibration.selection import IDENTITY, AnyMethod, AnySelection, Chain, Selection
 
 
 class Verdict(StrEnum):
@@ -96,13 +96,16 @@ class PolicySettings:
 
     allow_shrinking  candidates that make covariances smaller are promoted by themselves too
     band             of factors on the variance, within which the detector is left alone
-    hysteresis       a step that changes no variance by more than this factor is none
+    class_band       of temperatures, likewise
+    hysteresis       a step that changes no variance, nor the temperature, by more than this factor
+                     is none
     """
 
     mode: PromotionMode = PromotionMode.ADVISE
     allow_shrinking: bool = False
     band: tuple[float, float] = (0.5, 2.0)
     hysteresis: float = 1.1
+    class_band: tuple[float, float] = (0.8, 1.25)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,7 @@ class FitSettings:
     """Settings of the fits of candidates.
 
     method         of monitor.recalibration.fitting.FITTINGS
+    class_method   of monitor.recalibration.fitting.CLASS_FITS
     objective      of a scaling; None: its own
     time_constant_s
                    of adaptive scaling; None: its own
@@ -123,6 +127,7 @@ class FitSettings:
     time_constant_s: Positive | None = None
     prior_tracks: Positive = 3.0
     tracks: CountFrom1 = 10
+    class_method: str = "temperature"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +165,7 @@ class Evidence:
 
     tracks           number of tracks that had a say
     gain             mean of what tracks say: the log score over that of the active one, clipped,
-                     of a short track its share; nats per dimension and track
+                     of a short track its share; nats per dimension and track, of classes nats
     log10_better     wealth of the bettors that it is better
     log10_worse      wealth of the bettors that it is worse
     log10_threshold  wealth at which a bet is won
@@ -176,6 +181,8 @@ class Evidence:
 @dataclass(frozen=True, slots=True)
 class Factor:
     """Ratio of the variance that a recalibrator makes to the one sent, in one dimension.
+
+    Of class probabilities the dimension is "temperature", and the factor is that.
 
     lowest, highest  5 % and 95 % quantiles over detections
     typical          geometric mean
@@ -259,6 +266,7 @@ class SliceFitted:
 class Decision:
     """A decision of the register about one slice.
 
+    dimensions    names of the dimensions, or of the classes
     recalibrator  the one it is about; to be made active where `what` is one of SWAPS
     reason        in words
     verdict       on a candidate that is discarded
@@ -270,7 +278,7 @@ class Decision:
     what: Happened
     chain: Chain
     dimensions: tuple[str, ...]
-    recalibrator: Recalibrator
+    recalibrator: AnyMethod
     reason: str
     evidence: Evidence | None = None
     factors: tuple[Factor, ...] = ()

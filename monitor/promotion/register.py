@@ -14,7 +14,7 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Ge
 
-from monitor.frames.detections import Estimates, Limits
+from monitor.frames.detections import Limits
 from monitor.frames.marks import Share
 from monitor.frames.space import FloatArray
 from monitor.promotion.records import (
@@ -28,23 +28,19 @@ from monitor.promotion.records import (
     PromotionSettings,
     Verdict,
 )
-from monitor.promotion.tracks import WholeTrack, rows_of
+from monitor.promotion.scored import ANY_SIZE, AnyRows, of_space, rows_of
+from monitor.promotion.tracks import AnyTrack
 from monitor.promotion.trial import (
-    ANY_SIZE,
     AwaitingGuard,
     Candidate,
     Guard,
     Trial,
     clip_of,
-    factors,
-    forwarded,
     full_say,
-    outcome_of,
-    ratios,
 )
-from monitor.recalibration.recalibrator import FactorOnDeviation, Identity, Recalibrator
+from monitor.recalibration.recalibrator import FactorOnDeviation
 from monitor.recalibration.scaling import AdaptiveScaling, followed
-from monitor.recalibration.selection import Chain, RecalibratorForm
+from monitor.recalibration.selection import AnyMethod, Chain, RecalibratorForm
 
 # Share of late labels that is left out: a fit, too, takes the 95 % quantile of delays.
 _MOST_LATE = 0.05
@@ -58,7 +54,8 @@ _AT_ONCE = 16
 # Tracks on which a fit is judged: more would hold up frames, and say the same.
 _JUDGES = 32
 
-# On the variance: a fit that differs by less from the candidate that waits does not supersede it.
+# On the variance or the temperature: a fit that differs by less from the candidate that waits does
+# not supersede it.
 _OTHER = 1.5
 
 # Why a step without a bound of its losses waits; see Clip.insured.
@@ -74,11 +71,11 @@ class Judgement:
 
     candidate  to be tried: the fitted recalibrator, or the identity; None: neither
     reason     why that one, in words
-    factors    of the fitted one, on the variance as sent; none where it fails
-    shrinks    the candidate makes a variance smaller than the champion does
+    factors    of the fitted one, on what was sent; none where it fails
+    shrinks    the candidate makes a variance or the temperature smaller than the champion does
     """
 
-    candidate: Recalibrator | None
+    candidate: AnyMethod | None
     reason: str
     factors: tuple[Factor, ...] = ()
     shrinks: bool = False
@@ -91,38 +88,36 @@ TOO_FEW = (
 
 
 def judge(
-    fitted: Recalibrator,
-    champion: Recalibrator,
-    estimates: Estimates,
-    names: tuple[str, ...],
+    fitted: AnyMethod,
+    champion: AnyMethod,
+    rows: AnyRows,
     policy: PolicySettings,
     limits: Limits = ANY_SIZE,
 ) -> Judgement:
-    """Judges what is to be tried of a fit, on n ≥ 1 estimates as sent in the slice.
+    """Judges what is to be tried of a fit, on rows of the slice.
 
     Where every factor lies within the band, the detector is healthy, and the identity is tried:
-    a factor that was fitted to it is mostly noise. A step that changes no variance by more than
-    the hysteresis is not tried.
+    a factor that was fitted to it is mostly noise. A step that changes nothing by more than the
+    hysteresis is not tried.
 
     limits  of the deviations that can be forwarded
     """
-    made, unsound = outcome_of(fitted, estimates, limits)
+    unsound = rows.unsound(fitted, limits)
     if unsound:
         return Judgement(
             None,
             f"{fitted.method} {unsound}: look at the ground truth it was fitted on, or "
             "use another method",
         )
-    found = factors(made, estimates, names)
-    low, high = policy.band
-    home = all(low <= factor.lowest and factor.highest <= high for factor in found)
-    candidate: Recalibrator = Identity() if home else fitted
+    found = rows.factors(fitted)
+    low, high = rows.band(policy)
+    home = bool(found) and all(low <= one.lowest and one.highest <= high for one in found)
+    candidate: AnyMethod = rows.identity if home else fitted
     listed = ", ".join(f"{factor.dimension} {factor.typical:.3g}" for factor in found)
-    reason = f"factors on the variance: {listed}"
+    reason = f"{rows.factor}: {listed}" if found else f"{fitted.method} has no factors"
     if home:
-        made = estimates
-        reason = f"every factor on the variance lies within {low:g} … {high:g}: {listed}"
-    change = ratios(made, forwarded(champion, estimates, limits))
+        reason = f"{rows.every_factor} lies within {low:g} … {high:g}: {listed}"
+    change = rows.change(candidate, champion, limits)
     smaller = shrinks(change, policy.hysteresis)
     if not smaller and not (change[2] > policy.hysteresis).any():
         same = f"none changes by more than {policy.hysteresis:g} against what is active"
@@ -133,11 +128,11 @@ def judge(
 
 
 def shrinks(change: FloatArray, hysteresis: float) -> bool:
-    """Tells whether a candidate makes a variance smaller than the champion does.
+    """Tells whether a candidate makes a variance, or the temperature, smaller than the champion.
 
     That is in some dimension, by more than the hysteresis, on more than 5 % of the estimates.
 
-    change  the candidate's variances over the champion's, as `ratios` returns them
+    change  the candidate's variances over the champion's, as rows.change returns them
     """
     return bool((change[0] < 1 / hysteresis).any())
 
@@ -175,8 +170,9 @@ class Follower:
         """Begins to follow an adaptive scaling that was promoted."""
         return cls(champion, champion.scale, champion.scale, full, late)
 
-    def taken(self, tracks: Sequence[WholeTrack]) -> Follower:
+    def taken(self, tracks: Sequence[AnyTrack]) -> Follower:
         """Returns the follower after whole tracks, but for those whose labels came too late."""
+        tracks = of_space(tracks)
         delays_s = [max(0.0, track.delay_ns / 1e9) for track in tracks]
         in_time = [delay_s < self.scaling.time_constant_s for delay_s in delays_s]
         late = self.late
@@ -255,17 +251,16 @@ class Register:
     def begin(
         self,
         chain: Chain,
-        fitted: Recalibrator,
-        champion: Recalibrator,
-        tracks: Sequence[WholeTrack],
+        fitted: AnyMethod,
+        champion: AnyMethod,
+        tracks: Sequence[AnyTrack],
     ) -> tuple[Decision | None, Judgement]:
         """Puts a fit on trial in place of the last one, if there is anything to try.
 
         tracks  those that it was fitted on, at least one
         """
         rows = rows_of(tracks[:: -(-len(tracks) // _JUDGES)])
-        policy, names = self.settings.policy, rows.space.names
-        judgement = judge(fitted, champion, rows.sent, names, policy, self.limits)
+        judgement = judge(fitted, champion, rows, self.settings.policy, self.limits)
         candidate, found = judgement.candidate, judgement.factors
         if candidate is None:
             fewest = self.settings.fits.tracks
@@ -276,8 +271,7 @@ class Register:
         slice, number = chain[0], self.spent.get(chain[0], 0) + 1
         waiting = self.on_trial.get(slice)
         if waiting is not None and waiting.proven:
-            others = forwarded(waiting.trial.recalibrator, rows.sent)
-            lowest, _, highest = ratios(forwarded(candidate, rows.sent), others)
+            lowest, _, highest = rows.change(candidate, waiting.trial.recalibrator)
             if (lowest >= 1 / _OTHER).all() and (highest <= _OTHER).all():
                 reason = "a candidate that is much the same is proven, and waits for approval"
                 return None, replace(judgement, candidate=None, reason=reason)
@@ -286,7 +280,7 @@ class Register:
         trial = Trial(slice, candidate, number, clip)
         self.on_trial[slice] = Candidate(trial, found, judgement.shrinks)
         evidence, reason = trial.evidence(self.settings.trials), judgement.reason
-        began = Decision(Happened.BEGAN, chain, names, candidate, reason, evidence, found)
+        began = Decision(Happened.BEGAN, chain, rows.names, candidate, reason, evidence, found)
         return began, judgement
 
     # ---- tracks
@@ -294,10 +288,10 @@ class Register:
     def take(
         self,
         chain: Chain,
-        champion_now: Callable[[], Recalibrator],
-        tracks: Sequence[WholeTrack],
-        later_now: Callable[[Sequence[WholeTrack]], list[WholeTrack]] = list,
-    ) -> Generator[None, None, tuple[list[Decision], list[WholeTrack]]]:
+        champion_now: Callable[[], AnyMethod],
+        tracks: Sequence[AnyTrack],
+        later_now: Callable[[Sequence[AnyTrack]], list[AnyTrack]] = list,
+    ) -> Generator[None, None, tuple[list[Decision], list[AnyTrack]]]:
         """Decides by tracks of a slice, in short steps: at most one change of the active one.
 
         A decision has changed the register already, so it is returned at once: an owner who ends
@@ -328,7 +322,7 @@ class Register:
         return [], []
 
     def _guarded(
-        self, chain: Chain, champion: Recalibrator, tracks: Sequence[WholeTrack]
+        self, chain: Chain, champion: AnyMethod, tracks: Sequence[AnyTrack]
     ) -> list[Decision]:
         slice = chain[0]
         before = self.befores.pop(slice, None)
@@ -346,7 +340,7 @@ class Register:
         if not guard.won(self.settings.trials):
             return []
         forbidden = self._forbidden()
-        if not forbidden and not guard.clip.insured(len(tracks[0].space.joint)):
+        if not forbidden and not guard.clip.insured(rows_of(tracks[:1]).tails):
             forbidden = f", but {_UNINSURED}: `rollback`"
         what = Happened.HELD if forbidden else Happened.ROLLED_BACK
         if forbidden and not self._say_once(chain, "rollback"):
@@ -370,7 +364,7 @@ class Register:
         return new
 
     def _tried(
-        self, chain: Chain, champion: Recalibrator, tracks: Sequence[WholeTrack]
+        self, chain: Chain, champion: AnyMethod, tracks: Sequence[AnyTrack]
     ) -> list[Decision]:
         slice = chain[0]
         entry = self.on_trial.get(slice)
@@ -397,7 +391,7 @@ class Register:
         return self._too_late(chain, trial.recalibrator, too_late, tracks)
 
     def _decided(
-        self, chain: Chain, entry: Candidate, verdict: Verdict, tracks: Sequence[WholeTrack]
+        self, chain: Chain, entry: Candidate, verdict: Verdict, tracks: Sequence[AnyTrack]
     ) -> Decision | None:
         """Decides by the verdict on a candidate; None: nothing."""
         trial, waits = entry.trial, self._waits(entry, tracks)
@@ -430,33 +424,32 @@ class Register:
         return replace(found, verdict=verdict, waited=entry.proven)
 
     def _as_now(
-        self, entry: Candidate, champion: Recalibrator, tracks: Sequence[WholeTrack]
+        self, entry: Candidate, champion: AnyMethod, tracks: Sequence[AnyTrack]
     ) -> Candidate:
         """Updates factors and shrinks, where the candidate or the champion follows the detector."""
         candidate = entry.trial.recalibrator
         if not any(isinstance(one, AdaptiveScaling) for one in (candidate, champion)):
             return entry
         rows, hysteresis = rows_of(tracks), self.settings.policy.hysteresis
-        made = forwarded(candidate, rows.sent)
-        smaller = shrinks(ratios(made, forwarded(champion, rows.sent)), hysteresis)
-        found = factors(made, rows.sent, rows.space.names)
+        smaller = shrinks(rows.change(candidate, champion), hysteresis)
+        found = rows.factors(candidate)
         return replace(entry, factors=found, shrinks=entry.shrinks or smaller)
 
-    def _waits(self, entry: Candidate, tracks: Sequence[WholeTrack]) -> str:
+    def _waits(self, entry: Candidate, tracks: Sequence[AnyTrack]) -> str:
         """Says why a proven candidate waits for approval; '' where it does not."""
-        policy = self.settings.policy
+        policy, rows = self.settings.policy, rows_of(tracks[:1])
         if policy.mode is not PromotionMode.AUTOMATIC:
             return f"[promotion] mode is {policy.mode}, `promote` makes it active"
         if self.pinned:
             return "the recalibrator is pinned, `promote` makes it active"
         if entry.shrinks and not policy.allow_shrinking:
-            return "it makes covariances smaller, `promote` makes it active"
-        if not entry.trial.clip.insured(len(tracks[0].space.joint)):
+            return f"{rows.shrinks}, `promote` makes it active"
+        if not entry.trial.clip.insured(rows.tails):
             return f"{_UNINSURED}, `promote` makes it active"
         return ""
 
     def _followed(
-        self, chain: Chain, champion: Recalibrator, tracks: Sequence[WholeTrack]
+        self, chain: Chain, champion: AnyMethod, tracks: Sequence[AnyTrack]
     ) -> list[Decision]:
         """Follows the detector with an adaptive champion, and acts where it has come far enough."""
         if not isinstance(champion, AdaptiveScaling):
@@ -475,7 +468,7 @@ class Register:
         self.followers[slice] = replace(follower, active=moved.scale)
         return [_decision(Happened.ADAPTED, chain, tracks, moved, "follows the detector")]
 
-    def _full_say(self, tracks: Sequence[WholeTrack]) -> float:
+    def _full_say(self, tracks: Sequence[AnyTrack]) -> float:
         """Reads the detections of a full say off the first tracks, where there was no trial.
 
         Pieces that a tracker breaks off are whole first, so the first tracks may be pieces: take at
@@ -485,7 +478,7 @@ class Register:
         return max(least, full_say(np.array([track.n for track in tracks])))
 
     def _too_late(
-        self, chain: Chain, about: Recalibrator, reason: str, tracks: Sequence[WholeTrack]
+        self, chain: Chain, about: AnyMethod, reason: str, tracks: Sequence[AnyTrack]
     ) -> list[Decision]:
         if not reason or not self._say_once(chain, "adaptation"):
             return []
@@ -493,7 +486,7 @@ class Register:
 
     # ---- changes of the champion
 
-    def changed(self, chain: Chain, now: Recalibrator, before: Recalibrator | None) -> None:
+    def changed(self, chain: Chain, now: AnyMethod, before: AnyMethod | None) -> None:
         """Ends the trial of a slice that has another champion, and puts the one before on guard.
 
         before  None where there is to be no guard
@@ -518,15 +511,13 @@ class Register:
 def _decision(
     what: Happened,
     chain: Chain,
-    tracks: Sequence[WholeTrack],
-    recalibrator: Recalibrator,
+    tracks: Sequence[AnyTrack],
+    recalibrator: AnyMethod,
     reason: str,
     evidence: Evidence | None = None,
     found: tuple[Factor, ...] | None = None,
 ) -> Decision:
     """Makes a decision; its factors are read off the tracks where `found` does not give them."""
-    names = tracks[0].space.names
-    if found is None:
-        sent = rows_of(tracks).sent
-        found = factors(forwarded(recalibrator, sent), sent, names)
-    return Decision(what, chain, names, recalibrator, reason, evidence, found)
+    rows = rows_of(tracks)
+    found = rows.factors(recalibrator) if found is None else found
+    return Decision(what, chain, rows.names, recalibrator, reason, evidence, found)

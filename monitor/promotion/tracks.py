@@ -12,12 +12,13 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from monitor.frames.detections import Estimates
 from monitor.frames.frame import TrackIds
+from monitor.frames.marks import CountFrom1
 from monitor.frames.space import Columns, FloatArray, IntArray, Space
 from monitor.promotion.records import TrackSettings
 from monitor.statistics.clusters import cluster_id
@@ -45,25 +46,35 @@ _COUNTS_AGAIN = 10
 _WAITING = 1 << 17
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class WholeTrack(Columns):
-    """The labelled detections of one object in one slice, thinned evenly where there are many.
+@dataclass(frozen=True, slots=True)
+class ClassKind:
+    """Tells class probabilities apart that are not learned from together.
+
+    names     C ≥ 2 classes, in the order of the probabilities
+    opinions  M
+    """
+
+    names: tuple[str, ...]
+    opinions: CountFrom1
+
+    # Units of one kind have this in common, whatever it is.
+    number: ClassVar[int] = 0
+
+
+class _Track(Columns):
+    """Has what every whole track has, of estimates or of class probabilities.
 
     slice     index
-    sent      estimates as they came, (n ≥ 1, …)
-    truth     (n, K)
     stamp_ns  (n,) ascending
     delay_ns  delay of the latest of its labels
     source    whose clock the stamps are on
     """
 
-    space: Space
+    __slots__ = ()
     slice: int
-    sent: Estimates
-    truth: FloatArray
     stamp_ns: IntArray
     delay_ns: int
-    source: int = 0
+    source: int
 
     @property
     def n(self) -> int:
@@ -75,7 +86,7 @@ class WholeTrack(Columns):
         """Event time of the last detection."""
         return int(self.stamp_ns[-1])
 
-    def since(self, stamp_ns: int | None) -> WholeTrack | None:
+    def since(self, stamp_ns: int | None) -> Self | None:
         """Returns the part after a stamp, None where it is empty; all of it for None."""
         first = 0 if stamp_ns is None else int(np.searchsorted(self.stamp_ns, stamp_ns, "right"))
         if first == self.n:
@@ -84,35 +95,40 @@ class WholeTrack(Columns):
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class TrackRows:
-    """Rows of T ≥ 1 tracks of one space.
+class WholeTrack(_Track):
+    """The labelled detections of one object in one slice, thinned evenly where there are many.
 
-    sent, truth  (n, …), (n, K): track after track
-    start        (T,) where each begins
+    sent   estimates as they came, (n ≥ 1, …)
+    truth  (n, K)
     """
 
     space: Space
+    slice: int
     sent: Estimates
     truth: FloatArray
-    start: IntArray
-
-    @property
-    def counts(self) -> IntArray:
-        """Numbers of rows of each track, (T,)."""
-        return np.diff(np.append(self.start, self.truth.shape[0]))
-
-    def means(self, rows: FloatArray) -> FloatArray:
-        """Averages a value of each row over each track; (n, …) in, (T, …) out."""
-        total = np.add.reduceat(rows, self.start, axis=0)
-        return total / self.counts.reshape(-1, *([1] * (rows.ndim - 1)))
+    stamp_ns: IntArray
+    delay_ns: int
+    source: int = 0
 
 
-def rows_of(tracks: Sequence[WholeTrack]) -> TrackRows:
-    """Joins the rows of at least one track, all of one space."""
-    counts = np.array([track.n for track in tracks])
-    sent = Estimates.joined([track.sent for track in tracks])
-    truth = np.concatenate([track.truth for track in tracks])
-    return TrackRows(tracks[0].space, sent, truth, np.cumsum(counts) - counts)
+@dataclass(frozen=True, eq=False, slots=True)
+class ClassTrack(_Track):
+    """The class probabilities of one object, with its true class, thinned as a WholeTrack is.
+
+    probabilities  (n ≥ 1, M, C) as they came
+    label          (n,) true class, in 0 … C − 1
+    """
+
+    kind: ClassKind
+    slice: int
+    probabilities: FloatArray
+    label: IntArray
+    stamp_ns: IntArray
+    delay_ns: int
+    source: int = 0
+
+
+AnyTrack = WholeTrack | ClassTrack
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -141,6 +157,52 @@ class LabelledRows(Columns):
     def n(self) -> int:
         """Number of detections."""
         return int(self.slices.size)
+
+    @property
+    def kind(self) -> Space:
+        """Returns what rows have in common that are packed together."""
+        return self.space
+
+    def columns(self) -> dict[str, Any]:
+        """Returns what is packed, by the fields of row_layout."""
+        sent = self.sent
+        return {
+            "mean": sent.mean,
+            "covariance": sent.covariance,
+            "truth": self.truth,
+            "diagonal": sent.diagonal,
+        }
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class LabelledClasses(Columns):
+    """Class probabilities of one frame with their true classes, n ≥ 1; else as LabelledRows.
+
+    probabilities  (n, M, C) as they came
+    label          (n,) true class
+    """
+
+    kind: ClassKind
+    slices: IntArray
+    probabilities: FloatArray
+    label: IntArray
+    stamp_ns: int
+    delay_ns: int
+    tracks: TrackIds | None
+    source: int
+
+    @property
+    def n(self) -> int:
+        """Number of detections."""
+        return int(self.slices.size)
+
+    def columns(self) -> dict[str, Any]:
+        """Returns what is packed, by the fields of row_layout."""
+        return {"probabilities": self.probabilities, "label": self.label}
+
+
+AnyLabelled = LabelledRows | LabelledClasses
+AnyKind = Space | ClassKind
 
 
 @dataclass(slots=True)
@@ -200,11 +262,16 @@ class LabelledTime:
 
 
 @cache
-def row_layout(k: int) -> np.dtype[Any]:
-    """Returns the layout of a stored row of K dimensions."""
+def row_layout(kind: AnyKind) -> np.dtype[Any]:
+    """Returns the layout of a stored row."""
+    stamp = ("stamp_ns", np.int64)
+    if isinstance(kind, ClassKind):
+        shape = kind.opinions, len(kind.names)
+        return np.dtype([stamp, ("probabilities", np.float64, shape), ("label", np.int64)])
+    k = kind.k
     return np.dtype(
         [
-            ("stamp_ns", np.int64),
+            stamp,
             ("mean", np.float64, (k,)),
             ("covariance", np.float64, (k, k)),
             ("truth", np.float64, (k,)),
@@ -213,15 +280,15 @@ def row_layout(k: int) -> np.dtype[Any]:
     )
 
 
-def packed_rows(frames: Sequence[LabelledRows]) -> list[bytes]:
-    """Packs each row of some frames of one space, in their order; no array of a frame is held."""
-    layout = row_layout(frames[0].space.k)
+def packed_rows(frames: Sequence[AnyLabelled]) -> list[bytes]:
+    """Packs each row of some frames of one kind, in their order; no array of a frame is held."""
+    layout = row_layout(frames[0].kind)
     counts = [frame.n for frame in frames]
     rows = np.zeros(sum(counts), layout)
     rows["stamp_ns"] = np.repeat(np.array([frame.stamp_ns for frame in frames], np.int64), counts)
-    rows["truth"] = np.concatenate([frame.truth for frame in frames])
-    for name in ("mean", "covariance", "diagonal"):
-        rows[name] = np.concatenate([getattr(frame.sent, name) for frame in frames])
+    columns = [frame.columns() for frame in frames]
+    for name in columns[0]:
+        rows[name] = np.concatenate([one[name] for one in columns])
     whole, size = rows.tobytes(), layout.itemsize
     return [whole[start : start + size] for start in range(0, len(whole), size)]
 
@@ -236,7 +303,7 @@ class OpenTrack:
     rows       packed: every stride-th of those that were seen
     """
 
-    space: Space
+    kind: AnyKind
     slice: int
     source: int
     first_ns: int
@@ -271,23 +338,20 @@ class OpenTrack:
             self.rows.append(row)
         self.seen += 1
 
-    def whole(self, most: int) -> WholeTrack:
+    def whole(self, most: int) -> AnyTrack:
         """Makes the track of its rows so far: by stamp, at most so many, evenly spread."""
-        rows = np.frombuffer(b"".join(self.rows), row_layout(self.space.k))
+        rows = np.frombuffer(b"".join(self.rows), row_layout(self.kind))
         order = np.argsort(rows["stamp_ns"], kind="stable")
         if order.size > most:
             order = order[np.linspace(0, order.size - 1, most).round().astype(np.int64)]
         rows = rows[order]
-        sent = Estimates(rows["mean"].copy(), rows["covariance"].copy(), rows["diagonal"].copy())
-        return WholeTrack(
-            self.space,
-            self.slice,
-            sent,
-            rows["truth"].copy(),
-            rows["stamp_ns"].copy(),
-            self.delay_ns,
-            self.source,
-        )
+        columns = {name: rows[name].copy() for name in rows.dtype.names or ()}
+        rest = columns["stamp_ns"], self.delay_ns, self.source
+        if isinstance(self.kind, ClassKind):
+            opinions, label = columns["probabilities"], columns["label"]
+            return ClassTrack(self.kind, self.slice, opinions, label, *rest)
+        sent = Estimates(columns["mean"], columns["covariance"], columns["diagonal"])
+        return WholeTrack(self.kind, self.slice, sent, columns["truth"], *rest)
 
 
 @dataclass(slots=True)
@@ -304,12 +368,14 @@ class OpenTracks:
 
     Holds at most most_open × 2 × rows_per_track rows, and frames that wait for closed().
 
-    left_out  units for which there was no room, and frames, where too many waited
+    left_out      units for which there was no room, and frames, where too many waited
+    most_waiting  rows that may wait to be taken in
     """
 
     settings: TrackSettings
     left_out: int = 0
-    _waiting: deque[LabelledRows] = field(default_factory=deque)
+    most_waiting: int = _WAITING
+    _waiting: deque[AnyLabelled] = field(default_factory=deque)
     _waiting_rows: int = 0
     _time: LabelledTime = field(init=False)
     _open: dict[int, OpenTrack] = field(default_factory=dict)
@@ -321,9 +387,9 @@ class OpenTracks:
     def __post_init__(self) -> None:
         self._time = LabelledTime(self.settings.longest_ns + self.settings.idle_ns)
 
-    def add(self, rows: LabelledRows) -> None:
+    def add(self, rows: AnyLabelled) -> None:
         """Takes in a frame; quick, since frames are answered meanwhile."""
-        if self._waiting_rows + rows.n > _WAITING:
+        if self._waiting_rows + rows.n > self.most_waiting:
             self.left_out += 1
             return
         self._waiting.append(rows)
@@ -333,7 +399,7 @@ class OpenTracks:
         """Returns the event time that labels of a source have reached, ns; None: it is silent."""
         return self._time.of(source)
 
-    def closed(self) -> Generator[None, None, list[WholeTrack]]:
+    def closed(self) -> Generator[None, None, list[AnyTrack]]:
         """Returns tracks that have become whole, by the time of their last row.
 
         Yields between steps. To be run to its end, one at a time; frames may be added meanwhile.
@@ -342,7 +408,7 @@ class OpenTracks:
             self._take(frames)
             yield
         yield from self._end_those_over()
-        tracks: list[WholeTrack] = []
+        tracks: list[AnyTrack] = []
         while self._ended:
             # One after the other, since it also takes its time to let go of many rows.
             tracks.append(self._ended.pop().whole(self.settings.rows_per_track))
@@ -351,23 +417,23 @@ class OpenTracks:
         tracks.sort(key=lambda track: track.ended_ns)
         return tracks
 
-    def _chunks(self) -> Iterator[list[LabelledRows]]:
-        """Groups the frames that waited by space, in their order; those of a chunk are of one."""
-        gathered: dict[Space, tuple[list[LabelledRows], int]] = {}
+    def _chunks(self) -> Iterator[list[AnyLabelled]]:
+        """Groups the frames that waited by kind, in their order; those of a chunk are of one."""
+        gathered: dict[AnyKind, tuple[list[AnyLabelled], int]] = {}
         for _ in range(len(self._waiting)):
             frame = self._waiting.popleft()
             self._waiting_rows -= frame.n
             for piece in _pieces(frame):
-                frames, rows = gathered.get(piece.space, ([], 0))
+                frames, rows = gathered.get(piece.kind, ([], 0))
                 if rows + piece.n > _ROWS or len(frames) == _FRAMES:
                     yield frames
                     frames, rows = [], 0
                 frames.append(piece)
-                gathered[piece.space] = frames, rows + piece.n
+                gathered[piece.kind] = frames, rows + piece.n
         for frames, _ in gathered.values():
             yield frames
 
-    def _take(self, frames: Sequence[LabelledRows]) -> None:
+    def _take(self, frames: Sequence[AnyLabelled]) -> None:
         longest, most = self.settings.longest_ns, self.settings.rows_per_track
         rows = iter(zip(_keys(frames, longest), packed_rows(frames), strict=True))
         looked = False
@@ -399,13 +465,13 @@ class OpenTracks:
                     self._open[key] = unit
                 unit.take(stamp, delay, row, most)
 
-    def _unit(self, frame: LabelledRows, place: int) -> OpenTrack:
+    def _unit(self, frame: AnyLabelled, place: int) -> OpenTrack:
         """Begins a unit at a row of a frame, which is not taken in."""
         stamp, longest = frame.stamp_ns, self.settings.longest_ns
         first, idle = stamp, self.settings.idle_ns
         if frame.tracks is None or not frame.tracks.known[place]:
             first, idle = stamp // longest * longest, longest
-        return OpenTrack(frame.space, int(frame.slices[place]), frame.source, first, stamp, idle)
+        return OpenTrack(frame.kind, int(frame.slices[place]), frame.source, first, stamp, idle)
 
     def _end_those_over(self) -> Generator[None, None, None]:
         now = self._time.by_source()
@@ -441,13 +507,13 @@ class OpenTracks:
             self._known.popitem(last=False)
 
 
-def _pieces(frame: LabelledRows) -> Iterator[LabelledRows]:
+def _pieces(frame: AnyLabelled) -> Iterator[AnyLabelled]:
     for start in range(0, frame.n, _ROWS):
         yield frame.take(slice(start, start + _ROWS))
 
 
-def _keys(frames: Sequence[LabelledRows], longest_ns: int) -> list[int]:
-    """Numbers the unit of each row of frames of one space."""
+def _keys(frames: Sequence[AnyLabelled], longest_ns: int) -> list[int]:
+    """Numbers the unit of each row of frames of one kind."""
     none = TrackIds(np.zeros(_ROWS, np.uint64), np.zeros(_ROWS, bool))
     tracks = TrackIds.joined([frame.tracks or none.take(slice(frame.n)) for frame in frames])
     times = [(frame.stamp_ns // longest_ns, frame.source) for frame in frames]
@@ -456,5 +522,5 @@ def _keys(frames: Sequence[LabelledRows], longest_ns: int) -> list[int]:
     within = np.where(tracks.known, tracks.id, block.astype(np.uint64))
     slices = np.concatenate([frame.slices for frame in frames])
     known = tracks.known.astype(np.uint64)
-    keys: list[int] = cluster_id((frames[0].space.number, known, within, slices, source)).tolist()
+    keys: list[int] = cluster_id((frames[0].kind.number, known, within, slices, source)).tolist()
     return keys

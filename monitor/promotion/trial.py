@@ -1,9 +1,9 @@
 """The comparison of a candidate with the champion, the active recalibrator of its slice, by bets.
 
-Both are applied to the same whole tracks, and scored by how well ground truth agrees with the
-Gaussians that they make. A trial asks whether the candidate is better; a guard, after a promotion,
-whether the recalibrator of before has become better, and is to come back. Evidence is the wealth
-of bettors, and holds however often it is read.
+Both are applied to the same whole tracks, and scored by how well ground truth agrees with what
+they make: Gaussians, or probabilities of classes (scored.py). A trial asks whether the candidate is
+better; a guard, after a promotion, whether the recalibrator of before has become better, and is to
+come back. Evidence is the wealth of bettors, and holds however often it is read.
 
 A bettor who stakes a fraction λ of its wealth on a positive difference D of mean log scores, at
 each track, multiplies it by 1 + λD/L, where D can be no less than −L. If the candidate is no
@@ -15,13 +15,18 @@ of a loss is beyond B: where D cut at ±B has a mean of no more than 0, wealth i
 too. Under heavy tails that mean may be positive and E D negative. M pays for it: it is the largest
 mean of max(1 + sD, 0.1) of a wrong shrinking step under Student-t errors of 3 degrees of freedom,
 the heaviest tails that are insured against; see PREMIUMS.
+
+Of classes D is a mean of log z, z = q_y/p_y, q the candidate's probabilities and p the champion's,
+of the true class y. If p is calibrated, the mean of z is Σ p_y q_y/p_y = 1, and a bettor of stake
+s ≤ 0.9 needs no premium beside any candidate, bounded or not: since log z ≤ z − 1 and
+s (z − 1) ≥ −0.9, max(1 + s log z, 0.1) ≤ 1 + s (z − 1), whose mean is 1. The left side is convex in
+log z, so that this holds for the mean over the rows of a track, however alike they are.
 Sources: Waudby-Smith & Ramdas 2024 (estimating means by betting); Ramdas,
 Grünwald, Vovk & Shafer 2023 (game-theoretic statistics).
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -30,22 +35,13 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Ge, Len
 
-from monitor.frames.detections import Estimates, Limits
+from monitor.frames.detections import Limits
 from monitor.frames.marks import Count, CountFrom1, NotNegative, Positive, Share
-from monitor.frames.space import FloatArray, IntArray, Space
+from monitor.frames.space import FloatArray, IntArray
 from monitor.promotion.records import Evidence, Factor, TrialSettings, Verdict
-from monitor.promotion.tracks import TrackRows, WholeTrack, rows_of
-from monitor.recalibration.binned import HistogramBinning, IsotonicStd
-from monitor.recalibration.recalibrator import (
-    Identity,
-    Recalibrator,
-    fault_of,
-    sent_where_unsound,
-    sound_rows,
-)
-from monitor.recalibration.scaling import VarianceScaling
-from monitor.recalibration.selection import AnyRecalibrator
-from monitor.statistics.observations import measure
+from monitor.promotion.scored import AnyRows, rows_of
+from monitor.promotion.tracks import AnyTrack
+from monitor.recalibration.selection import AnyMethod, FittedMethod
 
 # Wealth is spread evenly over bettors of these fractions: one of them is near the best.
 FRACTIONS = (0.05, 0.1, 0.2, 0.4, 0.8, 0.95)
@@ -75,21 +71,26 @@ _INSURED_DIMENSIONS, _INSURED_DETECTIONS = 3, 5
 # Wealth above which nothing is added, so that it stays finite.
 _RICHEST = 1e300
 
+# nats: the least bound of a loss, since stakes are divided by it.
+_LEAST = 1e-3
+
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """How much a track can say, in nats per dimension. Fixed before any truth is seen.
+    """How much a track can say, in nats per dimension; of classes in nats. Fixed before any truth.
 
     most  B, at which gains are clipped
     loss  most that a track can say against the candidate, in (0, B]; B: no bound is known
     gain  most that a track can say for the candidate, in (0, B]; B: no bound is known
     rows  detections of a track that has a full say; a shorter track has its share of one
+    tails whether what is scored are errors, which may have heavy tails; False: classes
     """
 
     most: Positive = 1.0
     loss: Positive = 1.0
     gain: Positive = 1.0
     rows: Annotated[float, Ge(1.0)] = 1.0
+    tails: bool = True
 
     def __post_init__(self) -> None:
         if max(self.loss, self.gain) > self.most:
@@ -125,7 +126,7 @@ class Clip:
 
         They are 1 + λD/L where a bound L of the losses is known, else
         max(1 + sD, 0.1)/(1 + w(M − 1)): a track with a share w of a say costs that share of the
-        premium.
+        premium. Of classes M is 1 and B, for s, is 1.
 
         said    (T,) D, what each track says
         shares  (T,) w
@@ -134,6 +135,9 @@ class Clip:
         if bound < self.most:
             bounded: FloatArray = 1 + np.array(FRACTIONS) * (said[:, None] / bound)
             return np.maximum(bounded, _RUIN)
+        if not self.tails:
+            uninsured: FloatArray = np.maximum(1 + np.array(STAKES) * said[:, None], LEFT)
+            return uninsured
         premiums = 1 + shares[:, None] * (np.array(PREMIUMS) - 1)
         stakes = np.array(STAKES) / max(1.0, self.most)
         insured: FloatArray = np.maximum(1 + stakes * said[:, None], LEFT) / premiums
@@ -142,12 +146,13 @@ class Clip:
     def insured(self, dimensions: int) -> bool:
         """Tells whether a proof holds under tails down to 3 degrees of freedom, and so may act.
 
-        True where a bound of the losses is known, for three joint dimensions or more, and for two
-        where a track of a full say holds five detections. Shorter tracks, and those of one
-        dimension, do not show such tails: a wrong step then gains more than the premium.
+        True of classes, where a bound of the losses is known, for three joint dimensions or more,
+        and for two where a track of a full say holds five detections. Shorter tracks, and those of
+        one dimension, do not show such tails: a wrong step then gains more than the premium.
         """
         long = dimensions == _INSURED_DIMENSIONS - 1 and self.rows >= _INSURED_DETECTIONS
-        return self.loss < self.most or dimensions >= _INSURED_DIMENSIONS or long
+        bounded = self.loss < self.most or not self.tails
+        return bounded or dimensions >= _INSURED_DIMENSIONS or long
 
 
 def full_say(counts: IntArray) -> float:
@@ -287,118 +292,6 @@ class Watch:
         return max(self.runs, key=lambda run: run.cumulative)
 
 
-# For estimates of any size: finite and positive definite is enough.
-ANY_SIZE = Limits(float("inf"), 0.0, float("inf"))
-
-# Characters of an exception's text that are recorded.
-_MOST_WORDS = 200
-
-# The lowest score that counts, so that the difference of two scores is finite.
-_LOWEST = -1e18
-
-# Quantiles over rows: a few odd detections do not make a factor.
-_LOW, _HIGH = 0.05, 0.95
-
-# The share by which a covariance may be smaller than another and still count as no smaller.
-_ROUNDING = 1e-9
-
-# nats: the least bound of a loss, since stakes are divided by it.
-_LEAST = 1e-3
-
-# The largest condition number of correlation matrices that is reckoned with: two dimensions that
-# correlate by 0.98, say.
-_CONDITION = 100.0
-
-
-def outcome_of(
-    recalibrator: Recalibrator, sent: Estimates, limits: Limits = ANY_SIZE
-) -> tuple[Estimates, str]:
-    """Applies a recalibrator and factorises every covariance, whatever the method promises.
-
-    Returns what could be forwarded, all as sent where any row could not; and why any could not, to
-    be read after the name of the method, or ''.
-    """
-    try:
-        made = recalibrator.apply(sent)
-        fault = fault_of(sent, made, limits)
-    except Exception as error:
-        # Whatever goes wrong in a method is a finding about it.
-        fault = f"fails: {in_words(error)}"
-    return (sent, fault) if fault else (made, "")
-
-
-def in_words(error: Exception) -> str:
-    """Returns one printable line for an error, whatever the error says."""
-    words = "".join(c if c.isprintable() else " " for c in str(error))
-    said = " ".join(words.split())[:_MOST_WORDS]
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
-
-
-def forwarded(recalibrator: Recalibrator, sent: Estimates, limits: Limits = ANY_SIZE) -> Estimates:
-    """Returns what an active recalibrator would forward: rows as sent wherever it fails."""
-    try:
-        made = recalibrator.apply(sent)
-        sound = sound_rows(sent, made, limits, definite=recalibrator.keeps_definite)
-    except Exception:
-        return sent
-    return sent_where_unsound(sent, made, sound)
-
-
-def joint_log_score(space: Space, error: FloatArray, covariance: FloatArray) -> FloatArray:
-    """Scores errors by their log density, per joint dimension: higher is better.
-
-    log N(e; 0, Σ) / K = −½ (log 2π + log det(Σ)/K + eᵀΣ⁻¹e/K), K joint dimensions; angles are
-    left out as in all joint measures.
-
-    error       (n, K) truth − mean, angles wrapped
-    covariance  (n, K, K)
-    returns     (n,) nats per dimension; NaN where the joint block is not positive definite
-    source      Gneiting & Raftery 2007, section 4.1 (LogS), a strictly proper score
-    """
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        found = measure(space, [(error, covariance)])
-        score = np.log(2 * np.pi) + (found.log_determinant + found.nees[-1]) / found.joint
-        return np.where(found.regular, -0.5 * score, np.nan)
-
-
-def mean_differences(
-    rows: TrackRows, candidate: Recalibrator, champion: Recalibrator, limits: Limits
-) -> tuple[FloatArray, str]:
-    """Scores what each would have forwarded, candidate minus champion, by track.
-
-    Rows on which the champion fails count as they were sent, as they did in the stream. A
-    candidate that fails on any row is not sound.
-
-    returns  (T,) nats per dimension, mean over the rows of each track; and why the candidate could
-             not have been forwarded on every row, and there are zeros, or '' where it could
-    """
-    made, unsound = outcome_of(candidate, rows.sent, limits)
-    if unsound:
-        return np.zeros(rows.start.size), unsound
-    served = forwarded(champion, rows.sent, limits)
-    return rows.means(_score(rows, made) - _score(rows, served)), ""
-
-
-def _score(rows: TrackRows, made: Estimates) -> FloatArray:
-    error = rows.space.error(rows.truth, made.mean)
-    return np.fmax(joint_log_score(rows.space, error, made.covariance), _LOWEST)
-
-
-def ratios(made: Estimates, served: Estimates) -> FloatArray:
-    """Divides the variances of n ≥ 1 estimates by those of others, row by row.
-
-    returns  (3, K): the 5 % quantile over rows, the geometric mean, and the 95 % quantile
-    """
-    logarithm = 2 * (np.log(made.deviation) - np.log(served.deviation))
-    lowest, highest = np.quantile(logarithm, (_LOW, _HIGH), axis=0)
-    return np.stack([np.exp(lowest), np.exp(logarithm.mean(axis=0)), np.exp(highest)])
-
-
-def factors(made: Estimates, sent: Estimates, names: tuple[str, ...]) -> tuple[Factor, ...]:
-    """Divides the variances that were made by those sent, by dimension; n ≥ 1 estimates."""
-    return tuple(itertools.starmap(Factor, zip(names, *ratios(made, sent).tolist(), strict=True)))
-
-
 @dataclass(frozen=True, slots=True)
 class Trial:
     """The trial of one candidate in one slice.
@@ -409,13 +302,13 @@ class Trial:
     """
 
     slice: str
-    recalibrator: AnyRecalibrator
+    recalibrator: FittedMethod
     number: CountFrom1
     clip: Clip
     bets: Bets = field(default_factory=Bets)
     unsound: str = ""
 
-    def taken(self, tracks: Sequence[WholeTrack], champion: Recalibrator, limits: Limits) -> Trial:
+    def taken(self, tracks: Sequence[AnyTrack], champion: AnyMethod, limits: Limits) -> Trial:
         """Returns the trial after more tracks of the slice, all of one space, each taken once.
 
         tracks  those after the ones that the candidate was fitted on
@@ -423,7 +316,7 @@ class Trial:
         if not tracks:
             return self
         rows = rows_of(tracks)
-        differences, unsound = mean_differences(rows, self.recalibrator, champion, limits)
+        differences, unsound = rows.differences(self.recalibrator, champion, limits)
         if unsound:
             return replace(self, unsound=unsound)
         return replace(self, bets=self.bets.taken(differences, rows.counts, self.clip))
@@ -450,56 +343,20 @@ class Trial:
         )
 
 
-def clip_of(candidate: Recalibrator, champion: Recalibrator, rows: TrackRows, most: float) -> Clip:
+def clip_of(candidate: AnyMethod, champion: AnyMethod, rows: AnyRows, most: float) -> Clip:
     """Bounds how much a track can say of a candidate, by the parameters of the two recalibrators.
 
-    D = −½ log(det Σ'/det Σ)/K + ½ eᵀ(Σ⁻¹ − Σ'⁻¹)e/K. Where Σ' ⪰ Σ for every input and the means
-    are equal, the second term is not negative: a candidate that inflates loses no more than ½ log
-    of the geometric mean of its largest factors on the variance, whatever the truth. So wealth can
-    be staked on it as a whole, and proof comes several times sooner. The mirror image holds for the
-    gain of a candidate that shrinks, whose loss has no bound. Factors are not read off the rows,
-    since later rows may get larger ones.
+    Bounds are not read off the rows, since later rows may get larger factors.
 
-    Σ' = S Σ S ⪰ Σ asks for more than s ≥ 1 where dimensions correlate: ‖R^½ S⁻¹ R^−½‖ ≤ 1 for the
-    correlation matrix R. Where all 1/s lie within a ± b, the norm is at most a + b √κ(R).
-
-    rows  of some tracks, for the length of a full one, and whether correlations are sent
-    most  B
+    rows  of some tracks, for the length of a full one, and what their kind knows of bounds
+    most  B as configured
     """
-    full, ours = full_say(rows.counts), _scales(candidate, rows.space.k)
-    theirs = _scales(champion, rows.space.k)
-    if ours is None or theirs is None:
-        return Clip(most, most, most, full)
-    joint = list(rows.space.joint)
-    lowest, highest = (ours[0] / theirs[1])[joint], (ours[1] / theirs[0])[joint]
-    correlated = not rows.sent.diagonal.all()
-    loss = float(np.log(highest).mean()) if _grows(lowest, highest, correlated) else most
-    gain = -float(np.log(lowest).mean()) if _grows(1 / highest, 1 / lowest, correlated) else most
-    return Clip(most, min(most, max(loss, _LEAST)), min(most, max(gain, _LEAST)), full)
-
-
-def _scales(recalibrator: Recalibrator, k: int) -> tuple[FloatArray, FloatArray] | None:
-    """Finds the least and the largest factor on σ of each of K dimensions; None: not known."""
-    if recalibrator.k not in (None, k):
-        return None
-    match recalibrator:
-        case Identity():
-            return np.ones(k), np.ones(k)
-        case VarianceScaling(scale=scale):
-            return np.array(scale), np.array(scale)
-        case HistogramBinning(factors=curves) | IsotonicStd(factor=curves):
-            lowest, highest = (np.array([of(curve) for curve in curves]) for of in (min, max))
-            return lowest, highest
-        case _:
-            return None
-
-
-def _grows(lowest: FloatArray, highest: FloatArray, correlated: bool) -> bool:
-    """Tells whether S Σ S ⪰ Σ for every diagonal S with lowest ≤ s ≤ highest, (K,) both."""
-    least, most = 1 / highest.max(), 1 / lowest.min()
-    root = np.sqrt(_CONDITION) if correlated else 1.0
-    norm = (most + least) / 2 + (most - least) / 2 * root
-    return bool(norm <= 1 + _ROUNDING)
+    full, most = full_say(rows.counts), most * rows.unit
+    loss, gain = (
+        most if bound is None else min(most, max(bound, _LEAST))
+        for bound in rows.bounds(candidate, champion)
+    )
+    return Clip(most, loss, gain, full, rows.tails > 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -514,11 +371,11 @@ class Guard:
     """
 
     slice: str
-    recalibrator: AnyRecalibrator
+    recalibrator: FittedMethod
     clip: Clip
     watch: Watch = field(default_factory=Watch)
 
-    def taken(self, tracks: Sequence[WholeTrack], champion: Recalibrator, limits: Limits) -> Guard:
+    def taken(self, tracks: Sequence[AnyTrack], champion: AnyMethod, limits: Limits) -> Guard:
         """Returns the guard after more tracks of the slice, in the order they ended.
 
         Tracks on which it makes what cannot be forwarded are no reason for a rollback: after them
@@ -527,7 +384,7 @@ class Guard:
         if not tracks:
             return self
         rows = rows_of(tracks)
-        differences, unsound = mean_differences(rows, self.recalibrator, champion, limits)
+        differences, unsound = rows.differences(self.recalibrator, champion, limits)
         watch = Watch() if unsound else self.watch.taken(differences, rows.counts, self.clip)
         return replace(self, watch=watch)
 
@@ -572,7 +429,7 @@ class Candidate:
         return replace(self, trial=trial, proven=False, doubt=None)
 
     def doubted(
-        self, tracks: Sequence[WholeTrack], champion: Recalibrator, limits: Limits, most: float
+        self, tracks: Sequence[AnyTrack], champion: AnyMethod, limits: Limits, most: float
     ) -> Candidate:
         """Returns the candidate after tracks that came while it waits; most is B."""
         candidate, doubt = self.trial.recalibrator, self.doubt
@@ -590,5 +447,5 @@ class AwaitingGuard:
     """
 
     slice: str
-    recalibrator: AnyRecalibrator
+    recalibrator: FittedMethod
     rows: NotNegative = 0.0

@@ -17,8 +17,8 @@ from monitor.frames.marks import CountFrom1, Share
 from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.recalibration.fit_rows import effect_on_mean_square
 from monitor.recalibration.recalibrator import Documented, InvalidRecalibrator, UnfitData
-from monitor.statistics.class_evaluation import rank_rows
 from monitor.statistics.class_statistics import entropy_of_columns
+from monitor.statistics.sparsification import rank_rows
 
 # How sure the fit is that the error of what is kept stays within the target.
 SURENESS = 0.95

@@ -359,6 +359,10 @@ CLASS_METHODS: Mapping[str, type[ClassRecalibrator]] = {
     ClasswiseIsotonic.method: ClasswiseIsotonic,
 }
 
+# Of estimates or of class probabilities: no two methods have one name.
+AnyMethod = Recalibrator | ClassRecalibrator
+FittedMethod = Annotated[AnyMethod, RecalibratorForm({**METHODS, **CLASS_METHODS})]
+
 
 @dataclass(frozen=True)
 class ClassSelection(Promoted):

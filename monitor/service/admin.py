@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 
 from monitor import __version__
 from monitor.config import Reloads
+from monitor.frames.slices import CLASS_PROBABILITIES
 from monitor.pipeline.external_tracker import ExternalTracker
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.housekeeping import in_steps
@@ -245,7 +246,7 @@ class AdminService:
                 f"kind: {request.kind} is none; set RECALIBRATOR_KIND_ESTIMATES or "
                 "RECALIBRATOR_KIND_CLASS_PROBABILITIES."
             )
-        if request.slice and kind is ClassSelection:
+        if request.slice not in ("", CLASS_PROBABILITIES) and kind is ClassSelection:
             raise NothingToRollBack(
                 f"slice: '{request.slice[:80]}', but class probabilities go back as a whole: "
                 "leave it empty, or roll back estimates."

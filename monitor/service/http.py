@@ -32,7 +32,7 @@ from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.housekeeping import contained, in_steps
 from monitor.pipeline.streams import Stream
 from monitor.promotion.records import Factor
-from monitor.promotion.trial import factors
+from monitor.promotion.scored import factors
 from monitor.service.exposition import process
 from monitor.service.history import EVERY_SECONDS, History
 from monitor.service.metrics import CONTENT_TYPE, Snapshot, render

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from monitor.drift.alarms import WRONG, Alarm, DriftState, SliceStanding, size_of_error
 from monitor.drift.bets import Severity, Stage
 from monitor.figures.svg import number
-from monitor.frames.slices import TOTAL
+from monitor.frames.slices import CLASS_PROBABILITIES, TOTAL
 from monitor.frames.space import FloatArray
 from monitor.frames.status import StreamStatus
 from monitor.pipeline.recalibrators import ActiveRecalibrator
@@ -345,10 +345,17 @@ def _swaps(view: View) -> Iterator[Said]:
         if record is None or record.slice != slice:
             continue
         promoted = record.what is Happened.PROMOTED
+        of_classes = slice == CLASS_PROBABILITIES
         what = "was corrected" if promoted else "is without its last correction, rolled back"
+        if of_classes:
+            what = (
+                "were corrected" if promoted else "are without their last correction, rolled back"
+            )
         text = f"{called(slice)} {what} {span(view.ago(record.time_ns))} ago"
         known = [one.typical for one in record.factors if one.typical > 0]
-        if known and promoted:
+        if known and promoted and of_classes:
+            text += f": their temperature is {number(known[0])}"
+        elif known and promoted:
             factor = math.exp(sum(map(math.log, known)) / len(known) / 2)
             way = "larger" if factor > 1 else "smaller"
             times = number(max(factor, 1 / factor))

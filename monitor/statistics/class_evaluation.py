@@ -3,11 +3,6 @@
 The streaming engine reads micro-bins, the exact one (for recorded files) the rows themselves.
 Both only gather sums; where these come from does not matter to a measure.
 docs/class_measures.md defines every measure.
-
-Sparsification is the mean error of the rows that remain when the most uncertain are rejected.
-Rows come as groups of equal uncertainty, ranked from the certain to the uncertain ones, for
-several segments (classes) and several kinds of error at once. Rows of a group share their mean
-error, so nothing depends on the order of the rows.
 """
 
 from __future__ import annotations
@@ -44,6 +39,13 @@ from monitor.statistics.class_statistics import (
 )
 from monitor.statistics.exact_sums import SparseSums
 from monitor.statistics.measures import EvaluationError, plain, printed
+from monitor.statistics.sparsification import (
+    Ranked,
+    areas,
+    deviation_within,
+    rank_rows,
+    wrong_of_kept,
+)
 
 BinsOfRows = Literal["equal-width", "equal-count"]
 
@@ -153,95 +155,6 @@ class ClassEvaluation:
     def counts_confidence(self) -> IntArray:
         """(B,) rows in the bins of ece."""
         return self.confidence_bins.n
-
-
-@dataclass(frozen=True, slots=True)
-class Ranked:
-    """G groups of rows, by segment, and in it by ascending uncertainty.
-
-    segments   S, of which any may be empty
-    segment    (G,) ascending, in 0 … S − 1
-    n          (G,) rows, at least one
-    error      (G, E) sums of E kinds of error
-    deviation  (G, E) how far the sum over the first rows of a group, in the unknown order of
-               exact sorting, can be from their share; 0 for ties
-    """
-
-    segments: int
-    segment: IntArray
-    n: IntArray
-    error: FloatArray
-    deviation: FloatArray
-
-
-def rank_rows(
-    uncertainty: FloatArray, errors: FloatArray, segment: IntArray, segments: int
-) -> Ranked:
-    """Groups the rows themselves: rows of equal uncertainty are ties.
-
-    uncertainty  (N,)
-    errors       (N, E)
-    segment      (N,)
-    """
-    order = np.lexsort((uncertainty, segment))
-    segment, uncertainty = segment[order], uncertainty[order]
-    first = np.append(True, (np.diff(segment) != 0) | (np.diff(uncertainty) != 0))[: order.size]
-    start = np.flatnonzero(first)
-    error = np.add.reduceat(errors[order], start) if start.size else errors
-    return Ranked(
-        segments=segments,
-        segment=segment[start],
-        n=np.diff(np.append(start, order.size)),
-        error=error,
-        deviation=np.zeros_like(error),
-    )
-
-
-def deviation_within(
-    n: IntArray, error: FloatArray, lowest: FloatArray | float, highest: FloatArray | float
-) -> FloatArray:
-    """Ranked.deviation of groups whose rows have errors in [lowest, highest]; (G,).
-
-    With mean b, the sum over some rows is furthest from their share of it when every error
-    is at an end: n (b − lowest) (highest − b) / (highest − lowest).
-    """
-    mean = error / n
-    spread: FloatArray = n * (mean - lowest) * (highest - mean) / (highest - lowest)
-    return np.maximum(spread, 0.0)
-
-
-def areas(ranked: Ranked) -> FloatArray:
-    """Areas under the sparsification curves, in the unit of the error, and their bounds.
-
-    A = 1/N Σ_{r=1..N} (mean error of the r most certain rows): the curve is a step of width
-    1/N for each number of rejected rows, 0 … N − 1.
-
-    returns  (2, E, S): the areas, and how far each can be from that of exact sorting, 0 without
-             deviations; NaN where a segment is empty
-    """
-    # Rows and errors of each segment up to each group.
-    start = np.searchsorted(ranked.segment, ranked.segment)
-    rows, sums = np.cumsum(ranked.n), np.cumsum(ranked.error, axis=0)
-    kept = rows - (rows - ranked.n)[start]
-    within = sums - (sums - ranked.error)[start]
-    step = (digamma(kept + 1) - digamma(kept - ranked.n + 1))[:, None]
-    # Keeping r of a group's rows leaves R − (rows kept − r) e, so with H the harmonic numbers
-    # Σ_r of its mean is n e + (R − kept · e) (H(kept) − H(kept − n)).
-    mean = ranked.error / ranked.n[:, None]
-    area = ranked.error + (within - kept[:, None] * mean) * step
-    columns = np.concatenate((area, ranked.deviation * step), axis=1).T
-    found = [np.bincount(ranked.segment, column, ranked.segments) for column in columns]
-    with np.errstate(invalid="ignore"):
-        means: FloatArray = np.stack(found) / np.bincount(ranked.segment, ranked.n, ranked.segments)
-    return means.reshape(2, -1, ranked.segments)
-
-
-def wrong_of_kept(ranked: Ranked, kept: IntArray) -> FloatArray:
-    """(F,) mean first error of the `kept` (F,) most certain rows of one segment; NaN for 0."""
-    rows, sums = (np.append(0, np.cumsum(one)) for one in (ranked.n, ranked.error[:, 0]))
-    with np.errstate(invalid="ignore"):
-        mean: FloatArray = np.interp(kept, rows, sums) / kept
-    return mean
 
 
 class EventBins(NamedTuple):

@@ -464,9 +464,14 @@ class JointMeasures(AxisMeasures):
     """Measures of the joint block (Space.joint) of k dimensions.
 
     deviation  lowest, highest and mean σ_G
+    mean_iou   mean intersection over union of boxes and their true ones; NaN where rows are no
+               boxes, or are not kept
+    ause_iou   AUSE of 1 − IoU, the rows sorted by σ_G; likewise
     """
 
     deviation: tuple[float, float, float]
+    mean_iou: float = math.nan
+    ause_iou: float = math.nan
 
     @property
     def nees_over_k(self) -> float:
@@ -506,7 +511,7 @@ _DIMENSION = (
 _JOINT = (
     *("k", "n", "n_eff", "nll", "nees_mean", "nees_over_k", "nees_interval"),
     *("nees_interval_n_eff", "nees_median_ratio", "qce", "qce_by_tau", "qce_marginal"),
-    *("qce_marginal_by_tau", "coverage_by_tau", "calibration_area"),
+    *("qce_marginal_by_tau", "coverage_by_tau", "calibration_area", "mean_iou", "ause_iou"),
 )
 _BEYOND = ("below", "above")
 

@@ -33,6 +33,7 @@ from monitor.frames.slices import RangeBuckets
 from monitor.frames.space import MOST_SLICES
 from monitor.promotion.records import Record
 from monitor.promotion.register import Follower
+from monitor.promotion.tracks import ClassKind
 from monitor.promotion.trial import AwaitingGuard, Candidate, Guard
 from monitor.recalibration.class_probabilities import ClassRecalibrator
 from monitor.recalibration.recalibrator import InvalidRecalibrator
@@ -482,6 +483,7 @@ class RegisterState:
     spent      trials begun since the last change, by slice name
     befores    recalibrators of before, where no track has come since
     followers  of adaptive champions, by slice name
+    classes    that class recalibrators are tried on, None where none are
     """
 
     selection: str
@@ -497,6 +499,7 @@ class RegisterState:
     guards: tuple[Guard, ...] = ()
     befores: tuple[AwaitingGuard, ...] = ()
     followers: Mapping[str, Follower] = field(default_factory=dict)
+    classes: ClassKind | None = None
 
     @property
     def active(self) -> frozenset[str]:

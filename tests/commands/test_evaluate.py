@@ -4,6 +4,7 @@ engines; what it cannot do it says in one line, with the field, the value and th
 from __future__ import annotations
 
 import json
+import math
 import warnings
 from dataclasses import replace
 from functools import partial
@@ -12,6 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from monitor.commands.apply import document_of
+from monitor.recalibration.class_scaling import Temperature
+from monitor.recalibration.selection import ClassSelection
 from monitor.statistics.verdicts import FEWEST_TO_JUDGE
 from tests.commands.recordings import (
     DIMENSIONS,
@@ -22,6 +26,7 @@ from tests.commands.recordings import (
     with_bad_covariances,
 )
 from tests.commands.spoken import done, found, refused, spoken, wrong_usage
+from tests.statistics import class_oracle
 
 evaluate = partial(found, "evaluate")
 refusal = partial(refused, "evaluate")
@@ -45,7 +50,7 @@ DIMENSION_KEYS = names(
 JOINT_KEYS = names(
     "k nll nees_mean nees_over_k nees_median_ratio qce qce_by_tau qce_marginal n n_eff "
     "nees_interval nees_interval_n_eff qce_marginal_by_tau coverage_by_tau calibration_area bins "
-    "out_of_range sgv_std_min sgv_std_max sgv_std_mean"
+    "out_of_range sgv_std_min sgv_std_max sgv_std_mean mean_iou ause_iou"
 )
 BIN_KEYS = {"lower", "upper", "n", "variance", "squared_error", "nees", "within"}
 
@@ -257,6 +262,7 @@ def test_class_probabilities_are_measured_alone_or_beside_the_gaussians(rows, tm
         (("--model", "gone.json"), ("cannot read the recalibrator gone.json",)),
         (("--where", "gt_id="), ("nothing to evaluate: of 97 rows, 97 have no truth",)),
         (("--class-bins", "20"), ("--class-bins: no class probabilities of", "prob and label")),
+        (("--sweep", "temperature"), ("--sweep: no class probabilities of", "prob and label")),
     ],
 )
 def test_what_cannot_be_selected_is_named_with_what_there_is(drive, words, named):
@@ -382,3 +388,98 @@ def test_an_angle_that_is_not_named_as_one_is_told_and_changes_no_number(tmp_pat
     wide = arrays | {"mean": arrays["gt"] + rng.standard_t(2, (400, 2)) * period / 4}
     np.savez(path, std=np.full((400, 2), period / 4), **wide)
     assert spoken("evaluate", path)[2] == ""
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_sweep_says_what_evaluate_would_with_the_recalibrator_of_each_temperature(
+    engine, tmp_path
+):
+    random = np.random.default_rng(0)
+    prob, label = random.dirichlet(np.ones(3), (200, 4)), random.integers(-1, 3, 200)
+    path, model, report = (tmp_path / name for name in ("c.npz", "model.json", "report.html"))
+    prob[3] = np.nan
+    np.savez(path, prob=prob, label=label, class_names=["car", "bus", "<b>"])
+    words = (path, "--engine", engine, "--class-bins", "10")
+    whole = evaluate(*words, "--sweep", "temperature")["classification"]
+    sweep = whole.pop("sweep")
+    assert whole == evaluate(*words)["classification"]
+    best, by_class = sweep.pop("best"), sweep.pop("best_by_class")
+    assert best.keys() == sweep.keys() - {"temperature", "accuracy"}
+    assert all(len(values) == 3 for values in by_class.values())
+    assert 1.0 in sweep["temperature"]
+    for i in (0, 20, 33):
+        selection = ClassSelection((), Temperature(sweep["temperature"][i]))
+        model.write_text(document_of(selection))
+        got = evaluate(*words, "--model", model)["classification"]
+        assert {name: values[i] for name, values in sweep.items()} == {
+            name: got.get(name, sweep["temperature"][i]) for name in sweep
+        }
+    told = done("evaluate", *words, "--sweep", "temperature", "--report", report)
+    assert "The measures disagree: NLL is best at T = " in told
+    assert "best at T  there" in told
+    assert {"car", "bus", "<b>"} <= {line.split(" ")[0] for line in told.splitlines()}
+    assert "Sweep over the temperature" in report.read_text(encoding="utf-8")
+    wrong_usage("--sweep", "bins", "evaluate", path)
+
+
+def test_boxes_have_the_overlap_and_ranking_of_the_definition(tmp_path):
+    random = np.random.default_rng(0)
+    n, path = 60, tmp_path / "boxes.npz"
+    truth = np.column_stack([random.uniform(0, 50, (n, 2)), random.uniform(2, 9, (n, 2))])
+    deviation = random.uniform(0.1, 2.0, (n, 1)) * np.ones(4)
+    deviation[10:20] = deviation[10]  # ties
+    mean = truth + deviation * random.normal(size=(n, 4))
+    mean[3, 0] += 100.0  # beside the true box
+    truth[5] = np.nan
+
+    def overlap(a, b):
+        """Of boxes of centre and size, side by side."""
+        shared = math.prod(
+            max(min(a[i] + a[i + 2] / 2, b[i] + b[i + 2] / 2)
+                - max(a[i] - a[i + 2] / 2, b[i] - b[i + 2] / 2), 0.0)
+            for i in (0, 1)
+        )  # fmt: skip
+        return shared / (max(a[2], 0) * max(a[3], 0) + b[2] * b[3] - shared)
+
+    kept = [i for i in range(n) if i != 5]
+    iou = [overlap(mean[i].tolist(), truth[i].tolist()) for i in kept]
+    # A row of the oracle is a list of numbers and a class, which nobody looks at.
+    rows = [([float(deviation[i, 0]), 1 - one], 0) for i, one in zip(kept, iou, strict=True)]
+    ause = class_oracle.ause(rows, lambda row: row[0][0], lambda row: row[0][1])
+    sides = np.concatenate([mean[:, :2] - mean[:, 2:] / 2, mean[:, :2] + mean[:, 2:] / 2], axis=1)
+    true = np.concatenate(
+        [truth[:, :2] - truth[:, 2:] / 2, truth[:, :2] + truth[:, 2:] / 2], axis=1
+    )
+    level = np.column_stack([mean, np.full(n, 0.5)]), np.column_stack([truth, np.full(n, 0.5)])
+    level[0][:, :2] = mean[:, :2] @ (turn := np.array([[0.8, 0.6], [-0.6, 0.8]]))
+    level[1][:, :2] = truth[:, :2] @ turn
+    level[0][:, 4] = level[1][:, 4] = math.atan2(0.6, 0.8)
+    level[1][5] = np.nan
+    for names, one, other in (
+        ("cx cy w h", mean, truth),
+        ("left top right bottom", sides, true),
+        ("x y l w yaw", *level),
+    ):
+        spread = np.column_stack([deviation, np.ones(n)])[:, : one.shape[1]]
+        np.savez(path, mean=one, var=spread**2, gt=other, dimensions=names.split())
+        for engine in ENGINES:
+            joint = evaluate(path, "--engine", engine)["joint"]
+            assert joint["mean_iou"] == pytest.approx(np.mean(iou), rel=1e-9)
+            assert joint["ause_iou"] == pytest.approx(ause, rel=1e-9)
+    few = evaluate(path, "--dimensions", "x,y,l,w")["joint"]
+    assert (few["mean_iou"], few["ause_iou"]) == (None, None)
+    assert ", IoU " in done("evaluate", path, "--by", "class")
+
+
+def test_two_boxes_by_hand(tmp_path):
+    # The sure box covers a third, the other all: S = (1/3, 2/3), O = (1/3, 0), so that the area is
+    # (0 + 2/3)/2.
+    path = tmp_path / "boxes.csv"
+    path.write_text(
+        "cx,cy,w,h,var_cx,var_cy,var_w,var_h,gt_cx,gt_cy,gt_w,gt_h\n"
+        "1,0,2,2,0.01,0.01,0.01,0.01,2,0,2,2\n"
+        "9,9,2,2,1,1,1,1,9,9,2,2\n"
+    )
+    joint = evaluate(path)["joint"]
+    assert joint["mean_iou"] == pytest.approx(2 / 3, rel=1e-12)
+    assert joint["ause_iou"] == pytest.approx(1 / 3, rel=1e-12)

@@ -17,6 +17,7 @@ from monitor.figures.evaluations import evaluation_figures, slices_figure
 from monitor.figures.page import STYLE, content_policy, document
 from monitor.figures.reliability import Points, class_reliability, coverage, reliability
 from monitor.figures.svg import Figure, around, number
+from monitor.figures.sweep import Curve, temperature_sweep_figure
 from monitor.figures.timeline import Line, Mark, sparkline, timeline
 from monitor.figures.top_view import Gaussians, top_view
 from monitor.frames.space import FloatArray, plain_space
@@ -51,6 +52,9 @@ def drawn(values: FloatArray, name: str = "car") -> list[tuple[Figure, list[floa
         (coverage(name, said, tau, [(name, shares)]), list(shares)),
         (heat_map(name, said, names, [name, "joint"], np.stack([values, values], axis=1)), some),
         (before_after(name, said, names, values, values[::-1].copy(), name), some),
+        (temperature_sweep_figure(name, said, 0.1 * (time + 1), [
+            Curve(name, values, math.nan), Curve("other", values[::-1].copy(), 1.0, rising=True),
+        ]), some),
         (top_view(name, said, [Gaussians(name, means, covariance)], means, [means]), some),
     ]  # fmt: skip
 

@@ -23,6 +23,7 @@ from monitor.pipeline.promotions import Promotions
 from monitor.promotion.fits import CannotFit, FitFailed, FitJob, FitOutcome, NoTracksYet
 from monitor.promotion.records import Happened
 from monitor.promotion.tracks import LabelledRows, WholeTrack
+from monitor.recalibration.fit_rows import FitRows
 from monitor.statistics.observations import finished
 from tests.learnt import XYZ, begin, happened, promotions_of, teach, to_fit
 from tests.promotion.owned_registers import scaled
@@ -68,6 +69,7 @@ def test_a_job_has_the_newest_tracks_that_are_alike_of_every_slice():
     assert [len(entry.tracks) for entry in entries] == [pytest.approx(100, abs=5), 40]
     for entry in entries:
         rows = job.slices[entry.chain[0]]
+        assert isinstance(rows, FitRows)
         assert rows.error.shape[0] == sum(track.n for track in entry.tracks)
         assert len(np.unique(rows.track)) == len(entry.tracks)
 

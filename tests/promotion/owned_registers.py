@@ -18,14 +18,15 @@ from monitor.promotion.records import (
     TrialSettings,
 )
 from monitor.promotion.register import Judgement, Register
-from monitor.promotion.tracks import WholeTrack
-from monitor.recalibration.recalibrator import Identity, Recalibrator
+from monitor.promotion.tracks import AnyTrack
+from monitor.recalibration.class_probabilities import ClassIdentity
+from monitor.recalibration.recalibrator import Identity
 from monitor.recalibration.scaling import AdaptiveScaling, VarianceScaling
-from monitor.recalibration.selection import Chain
+from monitor.recalibration.selection import AnyMethod, Chain
 from monitor.statistics.observations import finished
-from tests.promotion.simulated_tracks import tracks
+from tests.promotion.simulated_tracks import class_tracks, tracks
 
-CAR, BUS = ("car",), ("bus",)
+CAR, BUS, CLASSES = ("car",), ("bus",), ("class probabilities",)
 IDENTITY = Identity()
 # When the tracks ended that candidates are fitted on, in all tests: before time 0.
 FITTED_NS = -(10**12)
@@ -68,24 +69,23 @@ class Owner:
     """Of a register and of what serves each slice."""
 
     def __init__(
-        self, given: PromotionSettings | None = None, champion: Recalibrator = IDENTITY
+        self, given: PromotionSettings | None = None, champion: AnyMethod = IDENTITY
     ) -> None:
         self.register = Register(given or settings(), Limits())
         self.first = champion
-        self.champions: dict[str, Recalibrator] = {}
+        self.champions: dict[str, AnyMethod] = {CLASSES[0]: ClassIdentity()}
         self.latest_ns = 0
 
-    def champion(self, chain: Chain = CAR) -> Recalibrator:
+    def champion(self, chain: Chain = CAR) -> AnyMethod:
         return self.champions.get(chain[0], self.first)
 
-    def begin(
-        self, candidate: Recalibrator, chain: Chain = CAR
-    ) -> tuple[Decision | None, Judgement]:
+    def begin(self, candidate: AnyMethod, chain: Chain = CAR) -> tuple[Decision | None, Judgement]:
         """Put on trial what somebody has fitted on ten healthy tracks."""
-        fitted_on = tracks(1000, 10, begin_ns=FITTED_NS)
+        made = class_tracks if chain == CLASSES else tracks
+        fitted_on: Sequence[AnyTrack] = made(1000, 10, begin_ns=FITTED_NS)
         return self.register.begin(chain, candidate, self.champion(chain), fitted_on)
 
-    def take(self, some: Sequence[WholeTrack], chain: Chain = CAR) -> list[Decision]:
+    def take(self, some: Sequence[AnyTrack], chain: Chain = CAR) -> list[Decision]:
         """Tracks at once; what they decide is done, and after a swap the rest have no say."""
         self.latest_ns = max([self.latest_ns, *(track.ended_ns for track in some)])
         decisions, rest = [], list(some)
@@ -105,13 +105,11 @@ class Owner:
             guard = decision.what is not Happened.ROLLED_BACK
             self.activate(decision.recalibrator, decision.chain, guard=guard)
 
-    def take_one_by_one(self, some: Sequence[WholeTrack], chain: Chain = CAR) -> list[Decision]:
+    def take_one_by_one(self, some: Sequence[AnyTrack], chain: Chain = CAR) -> list[Decision]:
         """The same, a track at a time."""
         return [decision for track in some for decision in self.take([track], chain)]
 
-    def activate(
-        self, recalibrator: Recalibrator, chain: Chain = CAR, *, guard: bool = True
-    ) -> None:
+    def activate(self, recalibrator: AnyMethod, chain: Chain = CAR, *, guard: bool = True) -> None:
         """Whoever decided it."""
         before = self.champion(chain)
         self.champions[chain[0]] = recalibrator

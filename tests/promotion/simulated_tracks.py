@@ -1,5 +1,6 @@
-"""Whole tracks of a simulated detector: correlated Gaussian or Student-t errors, many at once; and
-in pieces, as a tracker makes of them that loses its object at a large error. No tests.
+"""Whole tracks of a simulated detector: correlated Gaussian or Student-t errors, many at once, or
+class probabilities; and in pieces, as a tracker makes of them that loses its object at a large
+error. No tests.
 """
 
 from __future__ import annotations
@@ -7,10 +8,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from scipy.special import softmax
 
 from monitor.frames.detections import Estimates
 from monitor.frames.space import FloatArray, IntArray, plain_space
-from monitor.promotion.tracks import WholeTrack
+from monitor.promotion.tracks import ClassKind, ClassTrack, WholeTrack
 
 FRAME_NS = 100_000_000
 # How long the scale of a Student-t error is held, in correlation times, as in the drive.
@@ -78,6 +80,46 @@ def mixing(
     redrawn = random.random((count, length)) < (0.0 if held else (1 - rho) / HOLD)
     last = np.maximum.accumulate(np.where(redrawn, np.arange(length), 0), axis=1)
     found: FloatArray = np.take_along_axis(drawn, last, axis=1)
+    return found
+
+
+def class_tracks(
+    seed: int,
+    count: int,
+    times: float = 1.0,
+    *,
+    classes: int = 5,
+    opinions: int = 1,
+    wrong: float = 0.0,
+    clear: tuple[float, float] = (0.5, 2.5),
+    begin_ns: int = 0,
+    slice: int = -1,
+) -> list[ClassTrack]:
+    """Tracks of 10 to 40 rows of a softmax detector, each of one true class.
+
+    Each frame shows x = μ e_y + ε with correlated ε ~ N(0, I) (ρ = 0.65) and a μ by track, so that
+    softmax(μ x) is the very probability of each class: logits that are sent `times` as large are of
+    temperature `times`.
+
+    wrong  share of the rows whose label is another class, drawn anew for each row
+    clear  least and largest μ
+    """
+    random = np.random.default_rng(seed)
+    kind = ClassKind(tuple("abcdefghij"[:classes]), opinions)
+    lengths, found = random.integers(10, 41, count), []
+    for i, n in enumerate(lengths.tolist()):
+        true, mu = int(random.integers(classes)), random.uniform(*clear)
+        x = correlated(random, (1, n, classes), 0.65)[0] + mu * np.eye(classes)[true]
+        logits = times * mu * x
+        # Opinions whose mean is as before, but for the curvature of the softmax.
+        spread = 0.3 * random.normal(size=(n, opinions, classes)) if opinions > 1 else 0.0
+        opinion = softmax(logits[:, None] + spread, axis=2)
+        label = np.full(n, true)
+        other = random.random(n) < wrong
+        label[other] = (true + random.integers(1, classes, n))[other] % classes
+        begin = begin_ns + FRAME_NS * 40 * i
+        stamps = begin + FRAME_NS * np.arange(1, n + 1)
+        found.append(ClassTrack(kind, slice, opinion, label, stamps, 0))
     return found
 
 

@@ -30,8 +30,10 @@ from monitor.promotion.records import (
     Verdict,
 )
 from monitor.promotion.register import Follower, shrinks
-from monitor.promotion.tracks import WholeTrack, rows_of
-from monitor.promotion.trial import forwarded, ratios
+from monitor.promotion.scored import rows_of
+from monitor.promotion.tracks import AnyTrack, WholeTrack
+from monitor.recalibration.class_probabilities import ClassIdentity
+from monitor.recalibration.class_scaling import Temperature, VectorScaling
 from monitor.recalibration.recalibrator import Recalibrator
 from monitor.recalibration.scaling import AdaptiveScaling, VarianceScaling
 from monitor.recalibration.selection import Chain
@@ -47,6 +49,7 @@ from tests.promotion.odd_recalibrators import Odd, Spoiling
 from tests.promotion.owned_registers import (
     BUS,
     CAR,
+    CLASSES,
     FITTED_NS,
     IDENTITY,
     Owner,
@@ -55,7 +58,7 @@ from tests.promotion.owned_registers import (
     settings,
     whats,
 )
-from tests.promotion.simulated_tracks import tracks
+from tests.promotion.simulated_tracks import class_tracks, tracks
 
 MANUAL, ADVISE, AUTOMATIC = PromotionMode
 PROVEN, PROMOTED, DISCARDED = Happened.PROVEN, Happened.PROMOTED, Happened.DISCARDED
@@ -230,14 +233,24 @@ def test_a_candidate_that_shrinks_one_dimension_waits():
 
 # Soon decided, so that much happens.
 SOON = TrialSettings(alpha=0.5, tracks=20, rollback_tracks=100)
-CHAINS = st.sampled_from([CAR, BUS])
+CHAINS = st.sampled_from([CAR, BUS, CLASSES])
 SCALED = [IDENTITY, scaled(9.0), scaled(3.0), scaled(0.2), scaled(4.0, 1.0, 0.3)]
 OTHERS = [adaptive(6.0, remembered=4.0), adaptive(0.3), Spoiling(NAN, first=401)]
 RECALIBRATORS = st.sampled_from([*SCALED, *OTHERS])
+OF_CLASSES = st.sampled_from(
+    [
+        ClassIdentity(),
+        *map(Temperature, (0.5, 1.5, 2.0, 3.0)),
+        VectorScaling((1.0,) * 5, (0.0,) * 5),
+    ]
+)
+SERVED = st.one_of(
+    st.tuples(RECALIBRATORS, st.sampled_from([CAR, BUS])), st.tuples(OF_CLASSES, st.just(CLASSES))
+)
 
 
 class Lives(RuleBasedStateMachine):
-    """Of two slices in one register."""
+    """Of two slices and of class probabilities in one register."""
 
     @initialize(mode=st.sampled_from(PromotionMode), allow_shrinking=st.booleans())
     def begin(self, mode, allow_shrinking):
@@ -250,7 +263,11 @@ class Lives(RuleBasedStateMachine):
     @rule(chain=CHAINS, scale=st.sampled_from([0.2, 1, 3, 9]), count=st.sampled_from([1, 9, 40]))
     def truth_comes(self, chain, scale, count):
         self.seed += 1
-        some = tracks(self.seed, count, length=6, scale=scale, begin_ns=self.owner.latest_ns)
+        begin_ns = self.owner.latest_ns
+        if chain == CLASSES:
+            some: list[AnyTrack] = [*class_tracks(self.seed, count, scale, begin_ns=begin_ns)]
+        else:
+            some = [*tracks(self.seed, count, length=6, scale=scale, begin_ns=begin_ns)]
         served = self.owner.champion(chain)
         decisions, rest = finished(self.register.take(chain, lambda: served, some))
         assert rest == some[len(some) - len(rest) :]
@@ -265,8 +282,7 @@ class Lives(RuleBasedStateMachine):
                 self.held.add(chain[0])
             if decision.what is PROMOTED:
                 assert self.policy.mode is AUTOMATIC
-                sent = rows_of(some).sent
-                change = ratios(forwarded(decision.recalibrator, sent), forwarded(served, sent))
+                change = rows_of(some).change(decision.recalibrator, served)
                 assert self.policy.allow_shrinking or not shrinks(change, self.policy.hysteresis)
             assert decision.what is not Happened.ADAPTED or isinstance(served, AdaptiveScaling)
             assert decision.what is not DISCARDED or chain[0] not in self.register.on_trial
@@ -274,7 +290,10 @@ class Lives(RuleBasedStateMachine):
         for decision in swaps:
             self.becomes_active(decision.what, decision.recalibrator, chain)
 
-    @rule(what=st.sampled_from([PROMOTED, ROLLED_BACK]), recalibrator=RECALIBRATORS, chain=CHAINS)
+    @rule(what=st.sampled_from([PROMOTED, ROLLED_BACK]), served=SERVED)
+    def somebody_decides(self, what, served):
+        self.becomes_active(what, *served)
+
     def becomes_active(self, what, recalibrator, chain):
         if what is Happened.ADAPTED:
             self.owner.champions[chain[0]] = recalibrator
@@ -284,8 +303,9 @@ class Lives(RuleBasedStateMachine):
         assert chain[0] not in {*self.register.on_trial, *self.register.guards}
         assert (chain[0] in self.register.befores) == (what is PROMOTED)
 
-    @rule(chain=CHAINS, fitted=RECALIBRATORS)
-    def a_fit_ends(self, chain, fitted):
+    @rule(served=SERVED)
+    def a_fit_ends(self, served):
+        fitted, chain = served
         spent, on_trial = self.register.spent.get(chain[0], 0), dict(self.register.on_trial)
         decision, judgement = self.owner.begin(fitted, chain)
         assert judgement.reason
@@ -481,4 +501,7 @@ def test_a_state_of_the_format_before_is_read():
     again = REGISTER_CODEC.write(REGISTER_CODEC.read(second))
     content = json.loads(second)
     assert content.pop("entry") == 7
-    assert json.loads(again) == {**content, "format": "calibration-monitor/register/3"}
+    for entry in (*(one["trial"] for one in content["trials"]), *content["guards"]):
+        entry["clip"]["tails"] = True
+    newer = {"format": "calibration-monitor/register/3", "classes": None}
+    assert json.loads(again) == content | newer

@@ -19,7 +19,8 @@ from scipy.stats import chi2, f, multivariate_normal
 from monitor.frames.detections import Estimates, Limits
 from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
 from monitor.promotion.records import TrialSettings, Verdict
-from monitor.promotion.tracks import WholeTrack, rows_of
+from monitor.promotion.scored import joint_log_score, rows_of
+from monitor.promotion.tracks import WholeTrack
 from monitor.promotion.trial import (
     FRACTIONS,
     LEFT,
@@ -32,9 +33,7 @@ from monitor.promotion.trial import (
     Watch,
     clip_of,
     full_say,
-    joint_log_score,
     log10_threshold,
-    mean_differences,
 )
 from monitor.recalibration.binned import HistogramBinning, IsotonicStd
 from monitor.recalibration.recalibrator import Identity, Recalibrator
@@ -59,7 +58,7 @@ def begun(candidate: Recalibrator, *some: WholeTrack, number=1) -> Trial:
 def ended(trial: Trial, some: list[WholeTrack]) -> tuple[Verdict, int]:
     """The first verdict that ends it, looking at every track, and after how many."""
     rows = rows_of(some)
-    differences, _ = mean_differences(rows, trial.recalibrator, IDENTITY, LIMITS)
+    differences, _ = rows.differences(trial.recalibrator, IDENTITY, LIMITS)
     for i in range(len(some)):
         one = slice(i, i + 1)
         bets = trial.bets.taken(differences[one], rows.counts[one], trial.clip)
@@ -94,7 +93,7 @@ def test_differences_are_means_over_each_track_of_the_scores_of_what_is_forwarde
     lengths = zip(tracks(1, 3), (5, 1, 40), strict=True)
     some = [track.take(slice(0, n)) for track, n in lengths]
     candidate, champion = [2.0, 3.0, 0.5], [1.0, 1.5, 1.0]
-    found, unsound = mean_differences(rows_of(some), scaled(*candidate), scaled(*champion), LIMITS)
+    found, unsound = rows_of(some).differences(scaled(*candidate), scaled(*champion), LIMITS)
     expected = [score(track, candidate) - score(track, champion) for track in some]
     assert not unsound
     np.testing.assert_allclose(found, expected, rtol=1e-10)
@@ -109,15 +108,15 @@ def test_a_candidate_that_spoils_a_single_row_is_not_sound_whatever_it_promises(
 ):
     rows = rows_of(tracks(4, 6))
     candidate = Spoiling(value, place, 100, 101, keeps_definite)
-    found, unsound = mean_differences(rows, candidate, Identity(), LIMITS)
+    found, unsound = rows.differences(candidate, Identity(), LIMITS)
     assert unsound.endswith(", of 1 of 240 detections")
     assert found.tolist() == [0.0] * 6
 
 
 def test_a_candidate_that_raises_or_makes_implausible_sizes_is_not_sound():
     rows = rows_of(tracks(5, 2))
-    assert mean_differences(rows, Odd(), IDENTITY, LIMITS)[1] == "fails: RuntimeError: broken"
-    _, unsound = mean_differences(rows, scaled(1e12, 1, 1), IDENTITY, LIMITS)
+    assert rows.differences(Odd(), IDENTITY, LIMITS)[1] == "fails: RuntimeError: broken"
+    _, unsound = rows.differences(scaled(1e12, 1, 1), IDENTITY, LIMITS)
     assert "beyond [limits] largest_deviation = 100000" in unsound
 
 
@@ -125,7 +124,7 @@ def test_evidence_says_what_the_verdict_rests_on():
     some = tracks(2, 30, scale=3.0)
     trial = begun(scaled(3), some[0], number=2).taken(some, IDENTITY, LIMITS)
     evidence = trial.evidence(SETTINGS)
-    differences, _ = mean_differences(rows_of(some), trial.recalibrator, IDENTITY, LIMITS)
+    differences, _ = rows_of(some).differences(trial.recalibrator, IDENTITY, LIMITS)
     assert evidence.tracks == 30
     assert evidence.gain == pytest.approx(np.clip(differences, -1, 1).mean())
     assert evidence.log10_threshold == pytest.approx(np.log10(6 / 0.02))
@@ -155,10 +154,10 @@ def test_who_inflates_stakes_what_it_can_lose_and_no_truth_takes_more():
     clip = clip_between(candidate, IDENTITY, some[0])
     assert clip.loss == pytest.approx(np.log(2 * 3 * 1.5) / 6)
     assert (clip.most, clip.gain) == (1.0, 1.0)
-    differences, _ = mean_differences(rows_of(some), candidate, IDENTITY, LIMITS)
+    differences, _ = rows_of(some).differences(candidate, IDENTITY, LIMITS)
     assert differences.min() >= -clip.loss
     perfect = [replace(track, truth=track.sent.mean) for track in some]
-    exact, _ = mean_differences(rows_of(perfect), candidate, IDENTITY, LIMITS)
+    exact, _ = rows_of(perfect).differences(candidate, IDENTITY, LIMITS)
     assert exact == pytest.approx(-clip.loss)
 
 

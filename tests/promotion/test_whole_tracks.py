@@ -17,10 +17,11 @@ from monitor.frames.detections import Estimates, Limits
 from monitor.frames.frame import TrackIds
 from monitor.frames.space import FloatArray, plain_space
 from monitor.promotion import fits
-from monitor.promotion import tracks as tracks_module
 from monitor.promotion.fits import FrameSample, fit_slices, latest_alike, looks_healthy
 from monitor.promotion.records import FitSettings, PolicySettings, TrackSettings, stepped
 from monitor.promotion.register import judge
+from monitor.promotion.scored import of_space
+from monitor.promotion.scored import rows_of as rows_of_tracks
 from monitor.promotion.tracks import LabelledRows, OpenTracks, WholeTrack
 from monitor.promotion.trial import Clip, Trial
 from monitor.recalibration.fitting import FITTINGS, FitOptions, Fitting
@@ -68,7 +69,7 @@ def frame(
 def fed(opened: OpenTracks, frames: Iterable[LabelledRows]) -> list[WholeTrack]:
     for rows in frames:
         opened.add(rows)
-    return finished(opened.closed())
+    return of_space(finished(opened.closed()))
 
 
 def seen(track: int, start_s: float, stop_s: float, *, source: int = 0) -> list[LabelledRows]:
@@ -173,7 +174,7 @@ def test_what_is_in_a_track_is_the_same_however_the_frames_are_taken_in(gaps, cu
                 units[track][1].append(start + row)
             last[track] = now
         if place % cut == 0:
-            found += finished(opened.closed())
+            found += of_space(finished(opened.closed()))
     found += fed(opened, [frame(now + 1000, [99])])
     assert sorted(track.truth[:, 0].tolist() for track in found) == sorted(expected)
 
@@ -226,9 +227,8 @@ def test_further_tracks_are_left_out_for_good_and_counted():
     assert opened.left_out == 2
 
 
-def test_frames_that_come_too_fast_do_not_wait_and_are_counted(monkeypatch):
-    monkeypatch.setattr(tracks_module, "_WAITING", 5)
-    opened = OpenTracks(SETTINGS)
+def test_frames_that_come_too_fast_do_not_wait_and_are_counted():
+    opened = OpenTracks(SETTINGS, most_waiting=5)
     assert fed(opened, [frame(i, [1, 2]) for i in range(10)]) == []
     assert opened.left_out == 8
     assert [track.n for track in fed(opened, [frame(9 * SECOND, [3])])] == [2, 2]
@@ -283,9 +283,8 @@ def test_what_was_before_a_change_is_not_kept(factor, spans, least, most, median
     assert np.median(kept) == pytest.approx(median, abs=2)
 
 
-POLICY, BAND = PolicySettings(), (0.5, 2.0)
-SENT = simulated(0, 1)[0].sent
-NAMES = ("x", "y", "z")
+POLICY = PolicySettings()
+SENT = rows_of_tracks(simulated(0, 1))
 # As of a clock that counts from 1970: as a float it would be known to 256 ns.
 
 
@@ -343,7 +342,7 @@ def test_a_method_that_fails_on_one_slice_refuses_that_slice_alone(monkeypatch, 
     ],
 )
 def test_health_is_told_by_the_mean_square_of_every_dimension(factor, settings, healthy):
-    assert looks_healthy(rows_of(1, tracks=100, factor=factor), settings, BAND) == healthy
+    assert looks_healthy(rows_of(1, tracks=100, factor=factor), settings, POLICY) == healthy
 
 
 @pytest.mark.parametrize(
@@ -365,7 +364,7 @@ def test_a_fault_is_corrected_and_a_healthy_detector_is_left_alone(
     factors, champion, candidate, words
 ):
     serving = scaled(*champion) if champion else IDENTITY
-    judgement = judge(scaled(*factors), serving, SENT, NAMES, POLICY)
+    judgement = judge(scaled(*factors), serving, SENT, POLICY)
     expected = scaled(*candidate) if candidate else IDENTITY
     assert judgement.candidate == (None if candidate is None else expected)
     assert words in judgement.reason
