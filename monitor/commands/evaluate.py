@@ -321,7 +321,8 @@ def _report(
     made = {what: hashed(path) for what, path in files.items() if path is not None}
     words = " ".join(selection_words(options))
     made["asked"] = f"evaluate {words} --engine {options.engine} --binning {options.binning}"
-    title, of_all = f"Calibration of {options.file}", [("all", classes)] if classes else []
+    of_all = [("all", {"confidence": classes})] if classes else []
+    title = f"Calibration of {options.file}"
     return written(Report(title, found, slices, of_all, opening, sections, made))
 
 

@@ -252,6 +252,13 @@ def class_table(evaluation: ClassEvaluation) -> str:
         error_rate = getattr(evaluation, f"ause{suffix}")
         brier = getattr(evaluation, f"ause_brier{suffix}")
         lines.append(f"{name:>18}{error_rate:12.4g}{brier:12.4g}")
+    # Four times the mean gap over all bins is what CCQS lacks to 1: Wolf et al. 2024, section 4.1.
+    skewness, gap = evaluation.confidence_skewness, (1.0 - evaluation.ccqs) / 4.0
+    if abs(skewness) > 1.0 and gap > 2.0 * evaluation.ece:
+        lines.append(
+            f"confidence is skewed ({skewness:.2g}): a few bins hold most rows and decide ECE, "
+            f"{evaluation.ece:.2g}; the mean gap of all bins alike, as in CCQS, is {gap:.2g}"
+        )
     fractions, errors = evaluation.rejection_fraction[::5], evaluation.rejection_error_rate[::5]
     curve = zip(fractions.tolist(), errors.tolist(), strict=True)
     points = ", ".join(f"{error:.4g} at {share:.0%}" for share, error in curve)

@@ -145,8 +145,23 @@ def points(name: str, one: DimensionMeasures | JointMeasures) -> Points:
     return Points(name, stated, observed, n, stated * np.sqrt(low), stated * np.sqrt(high))
 
 
-def class_figure(name: str, evaluation: ClassEvaluation) -> Figure:
-    """Draws the share of right classes over the confidence."""
+def class_figure(name: str, stages: Mapping[str, ClassEvaluation]) -> Figure:
+    """Draws the share of right classes over the confidence.
+
+    stages  by name, the first with limits
+    """
+    says = (
+        f"{stage}: ECE {number(one.ece)} over {one.n:,} rows, right in {one.accuracy:.1%}"
+        for stage, one in stages.items()
+    )
+    return class_reliability(
+        f"Class probabilities: {name}",
+        f"{'; '.join(says)}. Below the diagonal the confidence is too high.",
+        [_confidence(stage, one) for stage, one in stages.items()],
+    )
+
+
+def _confidence(stage: str, evaluation: ClassEvaluation) -> Points:
     bins = evaluation.confidence_bins
     held = bins.n > 0
     n = bins.n[held]
@@ -154,12 +169,7 @@ def class_figure(name: str, evaluation: ClassEvaluation) -> Figure:
     # Normal limits around the confidence, inside 0 and 1.
     reach = 1.96 * np.sqrt(stated * (1.0 - stated) / n)
     low, high = np.clip(stated - reach, 0.0, 1.0), np.clip(stated + reach, 0.0, 1.0)
-    return class_reliability(
-        f"Class probabilities: {name}",
-        f"ECE {number(evaluation.ece)} over {evaluation.n:,} rows, right in "
-        f"{evaluation.accuracy:.1%}. Below the diagonal the detector is too sure.",
-        [Points("confidence", stated, right, n, low, high)],
-    )
+    return Points(stage, stated, right, n, low, high)
 
 
 def factors(evaluation: Evaluation) -> dict[str, float]:

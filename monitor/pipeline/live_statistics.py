@@ -15,11 +15,11 @@ from monitor.frames.frame import MatchedClasses, MatchedRows
 from monitor.frames.slices import ClassSliceTable, SliceBy, SliceTable
 from monitor.frames.space import Space
 from monitor.statistics.bins import ExportEdges, SliceBins
-from monitor.statistics.class_statistics import ClassStatistics, no_class_statistics
 from monitor.statistics.folding import ClassAccumulator, SliceAccumulator
 from monitor.statistics.reading import RAW, RECALIBRATED
 from monitor.statistics.state import (
     ClassSliceState,
+    ClassStages,
     SliceState,
     SliceStatistics,
     SliceTotals,
@@ -28,6 +28,7 @@ from monitor.statistics.state import (
     check_class_lists,
     check_sizes,
     check_spaces,
+    no_classes,
     no_statistics,
 )
 from monitor.statistics.windows import (
@@ -38,12 +39,12 @@ from monitor.statistics.windows import (
 )
 
 E = TypeVar("E")
-S = TypeVar("S", SliceStatistics, ClassStatistics)
+S = TypeVar("S", SliceStatistics, ClassStages)
 
 # Names of slices, totals last, with their statistics.
 SlicesRead = tuple[tuple[str, SliceStatistics], ...]
 # Labels of class slices with their class names and their statistics.
-ClassesRead = tuple[tuple[str, tuple[str, ...], ClassStatistics], ...]
+ClassesRead = tuple[tuple[str, tuple[str, ...], ClassStages], ...]
 
 
 class LiveStatistics:
@@ -71,7 +72,7 @@ class LiveStatistics:
         self.clock = EventClock(longest_ns, self.windows.lengths_ns[0])
         self.generation = 0
         self._window_totals = WindowTotals[SliceStatistics]()
-        self._class_totals = WindowTotals[ClassStatistics]()
+        self._class_totals = WindowTotals[ClassStages]()
         self._slice_totals: dict[int | None, SliceTotals] = {}
         self._folded = 0
         # Rows that come inside `held`, in order; None: event time began anew.
@@ -307,7 +308,7 @@ class LiveStatistics:
             for held in entry.panes.values():
                 nothing.merge(held)
         for classes in state.class_slices:
-            none = no_class_statistics(len(classes.class_names))
+            none = no_classes(len(classes.class_names))
             for found in classes.panes.values():
                 none.merge(found)
         check_sizes(state)

@@ -21,7 +21,6 @@ from monitor.frames.space import BoolArray, FloatArray, IntArray, Space, read_on
 from monitor.statistics import measures
 from monitor.statistics.bins import SQUARED_ERRORS, LogBins, chi_square
 from monitor.statistics.class_evaluation import ClassEvaluation, read_classes
-from monitor.statistics.class_statistics import ClassStatistics
 from monitor.statistics.clusters import LARGEST, design_effect
 from monitor.statistics.exact_engine import EQUAL_COUNT, BinCut
 from monitor.statistics.measures import (
@@ -34,6 +33,7 @@ from monitor.statistics.observations import finished, joint_unit
 from monitor.statistics.sparsification import ErrorRanking, Ranked
 from monitor.statistics.state import (
     AxisCells,
+    ClassStages,
     SliceStatistics,
     StageStatistics,
     axis_cells,
@@ -338,11 +338,37 @@ class WindowReading:
 
 @dataclass(frozen=True, slots=True)
 class ClassReading:
-    """The measures of the class probabilities of one slice."""
+    """The measures of the class probabilities of one slice by stage."""
 
     name: str
-    evaluation: ClassEvaluation
+    raw: ClassEvaluation
+    recalibrated: ClassEvaluation
     class_names: tuple[str, ...] = ()
+
+    @property
+    def stages(self) -> tuple[tuple[str, ClassEvaluation], ...]:
+        """Both stages, with their names."""
+        return ((RAW, self.raw), (RECALIBRATED, self.recalibrated))
+
+    @property
+    def shown(self) -> dict[str, ClassEvaluation]:
+        """The stages by name; one of them where nothing was changed."""
+        return {RAW: self.raw} if self.recalibrated is self.raw else dict(self.stages)
+
+
+def read_class_slice(
+    name: str, held: ClassStages, class_names: tuple[str, ...] = ()
+) -> ClassReading:
+    """Reads both stages of a slice, the very same object where nothing was changed.
+
+    Of recalibrated opinions only the mean is kept: the parts of its entropy are not known.
+    """
+    raw = recalibrated = read_classes(held.raw)
+    if held.recalibrated is not held.raw:
+        recalibrated = read_classes(held.recalibrated)
+        if recalibrated.opinions != raw.opinions:
+            recalibrated = replace(recalibrated, opinions=0, aleatoric=math.nan, epistemic=math.nan)
+    return ClassReading(name, raw, recalibrated, class_names)
 
 
 @dataclass(slots=True)
@@ -374,17 +400,17 @@ class ReadingCache:
 class ClassReadingCache:
     """Reads class slices, and keeps the last reading of each with its statistics."""
 
-    _last: dict[str, tuple[ClassStatistics, ClassReading]] = field(default_factory=dict)
+    _last: dict[str, tuple[ClassStages, ClassReading]] = field(default_factory=dict)
 
     def read(
-        self, statistics: Iterable[tuple[str, tuple[str, ...], ClassStatistics]]
+        self, statistics: Iterable[tuple[str, tuple[str, ...], ClassStages]]
     ) -> Generator[None, None, tuple[ClassReading, ...]]:
         """Reads one slice a step; returns the readings in the given order."""
         readings = []
         for name, class_names, current in statistics:
             known = self._last.get(name)
             if known is None or known[0] is not current:
-                known = current, ClassReading(name, read_classes(current), class_names)
+                known = current, read_class_slice(name, current, class_names)
                 self._last[name] = known
                 yield
             readings.append(known[1])

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from monitor.statistics.bins import (
     Column,
     IncompatibleStatistics,
 )
-from monitor.statistics.class_statistics import ClassStatistics
+from monitor.statistics.class_statistics import ClassStatistics, no_class_statistics
 from monitor.statistics.clusters import ClusterArray, ClusterMemory, clustered, no_clusters
 from monitor.statistics.exact_sums import ExactStatistics, ExactSum, SparseSums, total
 from monitor.statistics.measures import BinSums
@@ -248,36 +248,49 @@ def by_slot(space: Space, binning: Binning, sums: SlotSums) -> Iterator[StageSta
         )
 
 
+Held = TypeVar("Held", bound=ExactStatistics)
+
+
 @dataclass(frozen=True, slots=True)
-class SliceStatistics:
+class Stages(Generic[Held]):
     """Both stages of one slice; the very same object where nothing was changed."""
 
-    raw: StageStatistics
-    recalibrated: StageStatistics
+    raw: Held
+    recalibrated: Held
 
     @property
     def is_zero(self) -> bool:
         """Tells that nothing is held at either stage."""
         return self.raw.is_zero and self.recalibrated.is_zero
 
-    def merge(self, other: SliceStatistics) -> SliceStatistics:
+    def merge(self, other: Stages[Held]) -> Stages[Held]:
         """Merges both stages. Raises IncompatibleStatistics."""
         raw = self.raw.merge(other.raw)
         if self.recalibrated is self.raw and other.recalibrated is other.raw:
-            return SliceStatistics(raw, raw)
-        return SliceStatistics(raw, self.recalibrated.merge(other.recalibrated))
+            return Stages(raw, raw)
+        return Stages(raw, self.recalibrated.merge(other.recalibrated))
 
-    def negated(self) -> SliceStatistics:
+    def negated(self) -> Stages[Held]:
         """Turns the sign of all sums: merging the result retracts what was added."""
         raw = self.raw.negated()
         same = self.recalibrated is self.raw
-        return SliceStatistics(raw, raw if same else self.recalibrated.negated())
+        return Stages(raw, raw if same else self.recalibrated.negated())
+
+
+SliceStatistics = Stages[StageStatistics]
+ClassStages = Stages[ClassStatistics]
 
 
 def no_statistics(space: Space, binning: Binning) -> SliceStatistics:
     """Statistics of no detections, at both stages."""
     zero = no_stage_statistics(space, binning)
-    return SliceStatistics(zero, zero)
+    return Stages(zero, zero)
+
+
+def no_classes(classes: int) -> ClassStages:
+    """Statistics of no rows of probabilities, at both stages."""
+    zero = no_class_statistics(classes)
+    return Stages(zero, zero)
 
 
 # Detections of one pane, and limbs of its sums: so many that what is added to them, by however
@@ -344,7 +357,7 @@ class ClassSliceState:
 
     name: str
     class_names: tuple[str, ...]
-    panes: dict[PaneKey, ClassStatistics]
+    panes: dict[PaneKey, ClassStages]
     overflow: bool = False
 
     @property
@@ -355,7 +368,7 @@ class ClassSliceState:
     @property
     def n(self) -> int:
         """Detections with class probabilities and a true class."""
-        return sum(held.n for held in self.panes.values())
+        return sum(held.raw.n for held in self.panes.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -453,10 +466,8 @@ def check_sizes(state: StatisticsState) -> None:
     for kind, entries in kinds.items():
         for i, entry in enumerate(entries):
             for pane in entry.panes.values():
-                stages: tuple[ExactStatistics, ...] = (
-                    (pane,) if isinstance(pane, ClassStatistics) else (pane.raw, pane.recalibrated)
-                )
-                for held in stages:
+                held: ExactStatistics
+                for held in (pane.raw, pane.recalibrated):
                     largest = np.abs(held.companions.high).max(initial=0)
                     if abs(held.n) > MOST_DETECTIONS or largest > _MOST_LIMB:
                         raise IncompatibleStatistics(

@@ -22,6 +22,7 @@ from monitor.frames.slices import OVERFLOW
 from monitor.statistics.bins import SQUARED_ERRORS, Binning, IncompatibleStatistics
 from monitor.statistics.class_statistics import (
     BIN_HASH,
+    COMPANIONS,
     ClassStatistics,
     no_class_statistics,
     table_shapes,
@@ -29,9 +30,11 @@ from monitor.statistics.class_statistics import (
 from monitor.statistics.exact_sums import ExactSum
 from monitor.statistics.state import (
     ClassSliceState,
+    ClassStages,
     SliceState,
     SliceStatistics,
     Slicing,
+    Stages,
     StageStatistics,
     StatisticsState,
     no_stage_statistics,
@@ -223,7 +226,7 @@ def _decode_slice_pane(zero: StageStatistics, pane: pb.PaneState, field: str) ->
     raw = recalibrated = _decode_stage(pane.raw, zero, f"{field}.raw")
     if pane.HasField("recalibrated"):
         recalibrated = _decode_stage(pane.recalibrated, zero, f"{field}.recalibrated")
-    return SliceStatistics(raw, recalibrated)
+    return Stages(raw, recalibrated)
 
 
 def _panes(
@@ -298,13 +301,22 @@ def encode_class_slice(entry: ClassSliceState, known: PaneBytes | None) -> Itera
     return _parts(head, entry.panes, _encode_class_pane, known)
 
 
-def _encode_class_pane(held: ClassStatistics) -> pb.ClassPaneState:
-    """Without level and number."""
-    return pb.ClassPaneState(
-        n=held.n,
-        tables=[encode_sums(table) for table in held.tables],
-        companions=encode_limbs(held.companions),
-    )
+def _encode_class_pane(held: ClassStages) -> pb.ClassPaneState:
+    """Without level and number. Equal states are equal bytes."""
+    found = pb.ClassPaneState(**_class_sums(held.raw))
+    if held.recalibrated is not held.raw:
+        recalibrated = _class_sums(held.recalibrated)
+        if recalibrated != _class_sums(held.raw):
+            found.recalibrated.CopyFrom(pb.ClassStageState(**recalibrated))
+    return found
+
+
+def _class_sums(stage: ClassStatistics) -> dict[str, Any]:
+    return {
+        "n": stage.n,
+        "tables": [encode_sums(table) for table in stage.tables],
+        "companions": encode_limbs(stage.companions),
+    }
 
 
 def decode_class_slice(
@@ -324,25 +336,36 @@ def decode_class_slice(
     return ClassSliceState(name, names, panes, message.overflow)
 
 
-def _decode_class_pane(
-    zero: ClassStatistics, pane: pb.ClassPaneState, field: str
+def _decode_class_pane(zero: ClassStatistics, pane: pb.ClassPaneState, field: str) -> ClassStages:
+    raw = recalibrated = _decode_class_stage(pane, zero, field)
+    if pane.HasField("recalibrated"):
+        recalibrated = _decode_class_stage(pane.recalibrated, zero, f"{field}.recalibrated")
+    return Stages(raw, recalibrated)
+
+
+def _decode_class_stage(
+    message: pb.ClassPaneState | pb.ClassStageState, zero: ClassStatistics, field: str
 ) -> ClassStatistics:
-    if not pane.tables:
-        if pane.n or not no_limbs(pane.companions):
+    if not message.tables:
+        if message.n or not no_limbs(message.companions):
             raise invalid(f"{field}.tables", "absent, where other sums are there")
         # A place for what newer code has added, with nothing that we know.
         return zero
-    if len(pane.tables) != len(zero.tables):
-        raise invalid(f"{field}.tables", f"{len(pane.tables)}, not {len(zero.tables)}")
+    if len(message.tables) != len(zero.tables):
+        raise invalid(f"{field}.tables", f"{len(message.tables)}, not {len(zero.tables)}")
     shapes = table_shapes(zero.classes)
+    # An older state ends before the moments: none of its rows has them.
+    for limbs in (message.companions.low, message.companions.high):
+        if len(limbs) == COMPANIONS.index("doubt_cubed"):
+            limbs.extend([0] * (len(COMPANIONS) - len(limbs)))
     return replace(
         zero,
-        n=checked_count(pane.n, field),
+        n=checked_count(message.n, field),
         tables=tuple(
             decode_sums(table, width, end, f"{field}.tables[{i}]")
-            for i, (table, (width, end)) in enumerate(zip(pane.tables, shapes, strict=True))
+            for i, (table, (width, end)) in enumerate(zip(message.tables, shapes, strict=True))
         ),
-        companions=decode_limbs(pane.companions, zero.companions, f"{field}.companions"),
+        companions=decode_limbs(message.companions, zero.companions, f"{field}.companions"),
     )
 
 

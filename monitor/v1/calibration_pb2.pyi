@@ -151,7 +151,7 @@ class SliceCalibration(_message.Message):
     def __init__(self, slice: _Optional[str] = ..., stages: _Optional[_Iterable[_Union[StageCalibration, _Mapping]]] = ...) -> None: ...
 
 class ClassCalibration(_message.Message):
-    __slots__ = ("slice", "class_names", "n", "accuracy", "ece", "ece2", "mce", "ace", "cece", "uce_entropy", "cuce", "nll", "brier", "sharpness", "overconfidence", "underconfidence", "ause", "ause_entropy", "ccqs", "ucqs", "aleatoric", "epistemic")
+    __slots__ = ("slice", "class_names", "n", "accuracy", "ece", "ece2", "mce", "ace", "cece", "uce_entropy", "cuce", "nll", "brier", "sharpness", "overconfidence", "underconfidence", "ause", "ause_entropy", "ccqs", "ucqs", "aleatoric", "epistemic", "stage", "entropy", "confidence_skewness", "entropy_skewness")
     SLICE_FIELD_NUMBER: _ClassVar[int]
     CLASS_NAMES_FIELD_NUMBER: _ClassVar[int]
     N_FIELD_NUMBER: _ClassVar[int]
@@ -174,6 +174,10 @@ class ClassCalibration(_message.Message):
     UCQS_FIELD_NUMBER: _ClassVar[int]
     ALEATORIC_FIELD_NUMBER: _ClassVar[int]
     EPISTEMIC_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    ENTROPY_FIELD_NUMBER: _ClassVar[int]
+    CONFIDENCE_SKEWNESS_FIELD_NUMBER: _ClassVar[int]
+    ENTROPY_SKEWNESS_FIELD_NUMBER: _ClassVar[int]
     slice: str
     class_names: _containers.RepeatedScalarFieldContainer[str]
     n: int
@@ -196,7 +200,11 @@ class ClassCalibration(_message.Message):
     ucqs: float
     aleatoric: float
     epistemic: float
-    def __init__(self, slice: _Optional[str] = ..., class_names: _Optional[_Iterable[str]] = ..., n: _Optional[int] = ..., accuracy: _Optional[float] = ..., ece: _Optional[float] = ..., ece2: _Optional[float] = ..., mce: _Optional[float] = ..., ace: _Optional[float] = ..., cece: _Optional[float] = ..., uce_entropy: _Optional[float] = ..., cuce: _Optional[float] = ..., nll: _Optional[float] = ..., brier: _Optional[float] = ..., sharpness: _Optional[float] = ..., overconfidence: _Optional[float] = ..., underconfidence: _Optional[float] = ..., ause: _Optional[float] = ..., ause_entropy: _Optional[float] = ..., ccqs: _Optional[float] = ..., ucqs: _Optional[float] = ..., aleatoric: _Optional[float] = ..., epistemic: _Optional[float] = ...) -> None: ...
+    stage: Stage
+    entropy: float
+    confidence_skewness: float
+    entropy_skewness: float
+    def __init__(self, slice: _Optional[str] = ..., class_names: _Optional[_Iterable[str]] = ..., n: _Optional[int] = ..., accuracy: _Optional[float] = ..., ece: _Optional[float] = ..., ece2: _Optional[float] = ..., mce: _Optional[float] = ..., ace: _Optional[float] = ..., cece: _Optional[float] = ..., uce_entropy: _Optional[float] = ..., cuce: _Optional[float] = ..., nll: _Optional[float] = ..., brier: _Optional[float] = ..., sharpness: _Optional[float] = ..., overconfidence: _Optional[float] = ..., underconfidence: _Optional[float] = ..., ause: _Optional[float] = ..., ause_entropy: _Optional[float] = ..., ccqs: _Optional[float] = ..., ucqs: _Optional[float] = ..., aleatoric: _Optional[float] = ..., epistemic: _Optional[float] = ..., stage: _Optional[_Union[Stage, str]] = ..., entropy: _Optional[float] = ..., confidence_skewness: _Optional[float] = ..., entropy_skewness: _Optional[float] = ...) -> None: ...
 
 class ServiceCounts(_message.Message):
     __slots__ = ("frames", "detections", "recalibrated", "passed_through", "refused", "matched", "pending", "dropped")

@@ -12,14 +12,24 @@ from hypothesis import strategies as st
 
 from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
 from monitor.statistics.bins import Binning, Column, LogBins, chi_square
-from monitor.statistics.class_evaluation import read_classes
-from monitor.statistics.class_statistics import no_class_statistics
 from monitor.statistics.clusters import ALONE, cluster_id
 from monitor.statistics.exact_engine import EQUAL_COUNT, BinCut, evaluate_rows, freeze_edges
 from monitor.statistics.exact_sums import ExactSum, SparseSums
 from monitor.statistics.measures import Evaluation
-from monitor.statistics.reading import OccupiedCells, cut_equal_count, quantile_of_histogram, read
-from monitor.statistics.state import StageStatistics, no_stage_statistics, no_statistics, observe
+from monitor.statistics.reading import (
+    OccupiedCells,
+    cut_equal_count,
+    quantile_of_histogram,
+    read,
+    read_class_slice,
+)
+from monitor.statistics.state import (
+    StageStatistics,
+    no_classes,
+    no_stage_statistics,
+    no_statistics,
+    observe,
+)
 from tests import laws
 from tests.laws import costly
 from tests.states import BINNING as COARSE
@@ -283,10 +293,13 @@ def test_any_merge_with_any_retraction_can_be_read(seed, n):
         read_in_every_way(found.raw)
         read_in_every_way(found.recalibrated)
     (classes,) = state.class_slices
-    of_classes = no_class_statistics(len(CLASSES))
+    of_classes = no_classes(len(CLASSES))
     for held in classes.panes.values():
         of_classes = of_classes.merge(held.negated() if random.random() < 0.4 else held)
-    assert read_classes(of_classes).n == max(of_classes.n, 0) or of_classes.n > 0
+    reading = read_class_slice("lidar", of_classes)
+    of_stages = of_classes.raw, of_classes.recalibrated
+    for (_, evaluation), sums in zip(reading.stages, of_stages, strict=True):
+        assert evaluation.n == max(sums.n, 0) or sums.n > 0
 
 
 def test_bins_of_equal_width_hold_every_row_where_a_correction_came_in_part():

@@ -14,7 +14,7 @@ from monitor.statistics.class_statistics import observe_classes
 from monitor.statistics.state import (
     ClassSliceState,
     SliceState,
-    SliceStatistics,
+    Stages,
     StatisticsState,
     observe,
 )
@@ -105,7 +105,7 @@ def test_companions_of_a_slice_are_what_the_proto_says_in_that_order():
     stage = observe(
         SPACE, BINNING, np.array(ERRORS), np.array(COVARIANCES), np.array([7, 7], np.uint64)
     )
-    panes = {(WINDOWS.older, 0): SliceStatistics(stage, stage)}
+    panes = {(WINDOWS.older, 0): Stages(stage, stage)}
     message = sent(StatisticsState(BINNING, WINDOWS, 0, (SliceState("car", SPACE, False, panes),)))
     raw = message.slices[0].panes[0].raw
     found = values(raw.companions, message.bins.exponent)
@@ -127,7 +127,7 @@ def test_tables_and_companions_of_classes_are_what_the_proto_says_in_that_order(
     mean = opinions.mean(axis=1)
     label = 1
     held = observe_classes(mean, np.array([label]), opinions)
-    panes = {(WINDOWS.older, 0): held}
+    panes = {(WINDOWS.older, 0): Stages(held, held)}
     entry = ClassSliceState("lidar", ("car", "bus", "person"), panes)
     message = sent(StatisticsState(BINNING, WINDOWS, 0, (), (entry,)))
     (pane,) = message.class_slices[0].panes
@@ -149,6 +149,10 @@ def test_tables_and_companions_of_classes_are_what_the_proto_says_in_that_order(
         "with opinions": 1.0,
         "aleatoric": aleatoric,
         "epistemic": entropy(p) - aleatoric,
+        "doubt cubed": doubt**3,
+        "entropy squared": entropy(p) ** 2,
+        "entropy cubed": entropy(p) ** 3,
+        "with moments": 1.0,
     }
     found = dict(zip(expected, values(pane.companions, -60), strict=True))
     assert found == pytest.approx(expected, abs=1e-12)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -21,12 +23,14 @@ from monitor.frames.space import (
     plain_space,
 )
 from monitor.statistics.bins import IncompatibleStatistics
+from monitor.statistics.class_evaluation import class_as_json, read_classes
 from monitor.statistics.class_statistics import observe_classes
 from monitor.statistics.state import (
     ClassSliceState,
+    ClassStages,
     SliceState,
-    SliceStatistics,
     Slicing,
+    Stages,
     StatisticsState,
     observe,
 )
@@ -187,8 +191,8 @@ def test_the_state_of_the_largest_configuration_can_be_read_again():
         settings.binning(),
         settings.window_lengths(),
         10**18,
-        (SliceState(name, space, False, {(MOST_WINDOWS, 0): SliceStatistics(raw, raw)}),),
-        (ClassSliceState("s" * 64, classes, {(MOST_WINDOWS, 0): more}),),
+        (SliceState(name, space, False, {(MOST_WINDOWS, 0): Stages(raw, raw)}),),
+        (ClassSliceState("s" * 64, classes, {(MOST_WINDOWS, 0): Stages(more, more)}),),
         Slicing(("class", "range", "stream"), ranges.edges, ranges.dimensions),
     )
     assert bits(parsed(joined(StoredState(state))).state) == bits(state)
@@ -298,6 +302,22 @@ def test_what_no_encoder_of_ours_writes_is_refused_by_its_field(path, value, sai
 def test_a_state_of_another_kind_is_refused_with_both_kinds_named(path, value, said):
     with pytest.raises(IncompatibleStatistics, match=f"^{said}"):
         parsed(spoilt(path, value).SerializeToString())
+
+
+def test_of_an_older_state_of_classes_all_is_known_but_the_skewness_and_both_stages_are_one():
+    """Such a state has nine companions and no stages."""
+    now, older = state_message(), state_message()
+    for pane in older.class_slices[0].panes:
+        pane.ClearField("recalibrated")
+        del pane.companions.low[9:], pane.companions.high[9:]
+    read, known = (decode([one]).state.class_slices[0].panes.values() for one in (older, now))
+    assert all(held.recalibrated is held.raw for held in read)
+    ours, theirs = (reduce(ClassStages.merge, panes) for panes in (known, read))
+    expected = read_classes(ours.raw)
+    assert np.isfinite((expected.confidence_skewness, expected.entropy_skewness)).all()
+    unknown = dict.fromkeys(("confidence_skewness", "entropy_skewness"))
+    assert class_as_json(read_classes(theirs.raw)) == class_as_json(expected) | unknown
+    assert math.isnan(read_classes(theirs.merge(ours).raw).confidence_skewness)
 
 
 OTHERS = [("bins.hash", "0123"), ("windows.lengths_ns", without_last), ("slicing.by", ["class"])]
