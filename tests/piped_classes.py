@@ -81,7 +81,8 @@ BAD = replace(sent(90, 1), covariance=(1.0, 2.0, 2.0, 1.0))  # indefinite
 
 
 def counted(pipeline: Pipeline, level=None) -> dict[str, ClassStatistics]:
-    return {label: held for label, _, held in finished(pipeline.live.classes_in_steps(level))}
+    """As sent."""
+    return {label: held.raw for label, _, held in finished(pipeline.live.classes_in_steps(level))}
 
 
 def assert_same_measures(one: Pipeline, other: Pipeline, within: float) -> None:

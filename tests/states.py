@@ -14,11 +14,7 @@ import numpy as np
 from monitor.frames.slices import OVERFLOW
 from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
 from monitor.statistics.bins import Binning, LogBins
-from monitor.statistics.class_statistics import (
-    ClassStatistics,
-    no_class_statistics,
-    observe_classes,
-)
+from monitor.statistics.class_statistics import observe_classes
 from monitor.statistics.predicted import (
     PredictedStatistics,
     no_predicted,
@@ -27,10 +23,13 @@ from monitor.statistics.predicted import (
 )
 from monitor.statistics.state import (
     ClassSliceState,
+    ClassStages,
     PredictedSliceState,
     SliceState,
     SliceStatistics,
+    Stages,
     StatisticsState,
+    no_classes,
     no_statistics,
     observe,
 )
@@ -112,18 +111,23 @@ def _slice(index: int, rows: Sequence[Row], clock: int | None) -> SliceState:
         raw = made = observe(space, BINNING, error, variance)
         if (factor != 1).any():
             made = observe(space, BINNING, error, factor * variance)
-        more = SliceStatistics(raw, made)
+        more = Stages(raw, made)
         put(panes, key, more if sign > 0 else no_statistics(space, BINNING).merge(more.negated()))
     return SliceState(name, space, overflow, panes)
 
 
 def _class_slice(rows: Sequence[Row], clock: int | None) -> ClassSliceState:
-    panes: dict[PaneKey, ClassStatistics] = {}
+    panes: dict[PaneKey, ClassStages] = {}
     for key, sign, held in _by_pane(rows, clock):
-        probabilities, label = ([row.probabilities for row in held], [row.label for row in held])
-        more = observe_classes(np.array(probabilities), np.array(label))
-        zero = no_class_statistics(len(CLASSES))
-        put(panes, key, more if sign > 0 else zero.merge(more.negated()))
+        probabilities = np.array([row.probabilities for row in held])
+        label = np.array([row.label for row in held])
+        factor = np.array([row.recalibrated for row in held])[:, None]
+        raw = made = observe_classes(probabilities, label)
+        if (factor != 1).any():
+            # The even distribution, mixed in where a row was recalibrated.
+            made = observe_classes((probabilities + (factor - 1) / 3) / factor, label)
+        more = Stages(raw, made)
+        put(panes, key, more if sign > 0 else no_classes(len(CLASSES)).merge(more.negated()))
     return ClassSliceState("lidar", CLASSES, panes)
 
 

@@ -34,7 +34,8 @@ _CHOSEN = {"slice": "$slice", "stage": "~$stage", "dimension": "$dimension"}
 _BOTH_STAGES = {"slice": "$slice", "stage": "~$stage"}
 _JOINT = {"slice": "$slice", "dimension": "joint", "stage": "~$stage"}
 # Class measures are of streams, where `[statistics] slice_by` has them, and of all together.
-_CLASSES = {"slice": "~$slice|total"}
+_CLASSED = {"slice": "~$slice|total"}
+_CLASSES = _CLASSED | {"stage": "~$stage"}
 _RATIO = Values(steps=BAND, decimals=2)
 _SHARE = Values("percentunit", least=0, decimals=0)
 _QCE = Values("percentunit", above(0.05), least=0, decimals=1, marks="dashed")
@@ -348,7 +349,7 @@ CLASSES = {
     from sorting by error (AUSE), and mean negative log likelihood in nats. Healthy: low and steady;
     a likelihood that rises is drift of the classes.""": graph(
         {
-            f"{name}, {{{{slice}}}}": of(f"class_{name}", **_CLASSES)
+            f"{name}, {{{{slice}}}} {{{{stage}}}}": of(f"class_{name}", **_CLASSES)
             for name in ("ece", "uce_entropy", "brier", "ause", "nll")
         },
         Values(least=0, decimals=3),
@@ -357,15 +358,25 @@ CLASSES = {
     How far confidence is above, or below, accuracy. Healthy: both small; promote a class
     recalibrator where one is not.""": graph(
         {
-            "over, {{slice}}": of("class_overconfidence", **_CLASSES),
-            "under, {{slice}}": of("class_underconfidence", **_CLASSES),
-            "accuracy, {{slice}}": of("class_accuracy", **_CLASSES),
+            "over, {{slice}} {{stage}}": of("class_overconfidence", **_CLASSES),
+            "under, {{slice}} {{stage}}": of("class_underconfidence", **_CLASSES),
+            "accuracy, {{slice}} {{stage}}": of("class_accuracy", **_CLASSES),
+        },
+        Values("percentunit", least=0, most=1, decimals=1),
+    ),
+    """Parts of the class entropy
+    Mean entropy over log C; of detections with several probability vectors, as sent, the aleatoric
+    part within the vectors and the epistemic part of their disagreement. Healthy: steady; an
+    epistemic part that rises is something that the detector was not trained on.""": graph(
+        {
+            f"{name}, {{{{slice}}}} {{{{stage}}}}": of(f"class_{name}", **_CLASSES)
+            for name in ("entropy", "aleatoric", "epistemic")
         },
         Values("percentunit", least=0, most=1, decimals=1),
     ),
     """Detections with class and truth
     Behind these numbers. Healthy: above 100; below it they say little.""": graph(
-        {"{{slice}} {{instance}}": of("classified_detections", **_CLASSES)},
+        {"{{slice}} {{instance}}": of("classified_detections", **_CLASSED)},
         Values("locale", least=0),
     ),
 }

@@ -105,7 +105,7 @@ from monitor.statistics.measures import (
     as_json,
 )
 from monitor.statistics.reading import read
-from monitor.statistics.sparsification import sparsification_error
+from monitor.statistics.sparsification import ErrorRanking, rank_twice
 from monitor.statistics.state import observe
 from monitor.statistics.verdicts import (
     ClassVerdict,
@@ -321,7 +321,8 @@ def _report(
     made = {what: hashed(path) for what, path in files.items() if path is not None}
     words = " ".join(selection_words(options))
     made["asked"] = f"evaluate {words} --engine {options.engine} --binning {options.binning}"
-    title, of_all = f"Calibration of {options.file}", [("all", classes)] if classes else []
+    of_all = [("all", {"confidence": classes})] if classes else []
+    title = f"Calibration of {options.file}"
     return written(Report(title, found, slices, of_all, opening, sections, made))
 
 
@@ -472,8 +473,8 @@ def _with_overlap(
     covariance, error = recording.covariance[rows], 1.0 - overlap[rows]
     no_variances_only = np.zeros(error.size, bool)
     deviation = generalised_deviation(recording.space, covariance, no_variances_only)
-    iou = float(overlap[rows].mean())
-    return replace(joint, mean_iou=iou, ause_iou=sparsification_error(deviation, error))
+    ranking = ErrorRanking(partial(rank_twice, deviation, error))
+    return replace(joint, mean_iou=float(overlap[rows].mean()), ause_iou=ranking.ause)
 
 
 def _groups(

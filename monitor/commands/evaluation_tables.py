@@ -154,7 +154,7 @@ def summary(groups: Mapping[str, Evaluation], verdicts: Sequence[Verdict]) -> st
 def all_measures(evaluation: Evaluation) -> str:
     """Writes all measures but those of every single τ and bin; what is not defined is a dash."""
     blocks = [_variances(evaluation), _likelihood(evaluation), _nees(evaluation)]
-    return "\n\n".join([*blocks, _quantiles(evaluation)])
+    return "\n\n".join([*blocks, _quantiles(evaluation), _order(evaluation)])
 
 
 def _variances(evaluation: Evaluation) -> str:
@@ -207,6 +207,18 @@ def _quantiles(evaluation: Evaluation) -> str:
     return "\n".join(lines)
 
 
+def _order(evaluation: Evaluation) -> str:
+    at = (4, 10, 16)
+    heads = ("UCS", "CRPS", "AUSE", "relative", *(f"{5 * i} % out" for i in at))
+    lines = [_line("order by σ", heads)]
+    for name, found in _with_joint(evaluation):
+        crps = math.nan if isinstance(found, JointMeasures) else found.crps
+        values = (found.ucs, crps, found.ause, found.ause_relative)
+        left = np.sqrt(found.rejection.mean_squared_error[list(at)])
+        lines.append(_line(name, map(_short, (*values, *left.tolist()))))
+    return "\n".join([*lines, "x % out: RMSE of the rows left when those of the highest σ are out"])
+
+
 def _with_joint(evaluation: Evaluation) -> list[tuple[str, DimensionMeasures | JointMeasures]]:
     return [*evaluation.dimensions.items(), ("joint", evaluation.joint)]
 
@@ -240,6 +252,13 @@ def class_table(evaluation: ClassEvaluation) -> str:
         error_rate = getattr(evaluation, f"ause{suffix}")
         brier = getattr(evaluation, f"ause_brier{suffix}")
         lines.append(f"{name:>18}{error_rate:12.4g}{brier:12.4g}")
+    # Four times the mean gap over all bins is what CCQS lacks to 1: Wolf et al. 2024, section 4.1.
+    skewness, gap = evaluation.confidence_skewness, (1.0 - evaluation.ccqs) / 4.0
+    if abs(skewness) > 1.0 and gap > 2.0 * evaluation.ece:
+        lines.append(
+            f"confidence is skewed ({skewness:.2g}): a few bins hold most rows and decide ECE, "
+            f"{evaluation.ece:.2g}; the mean gap of all bins alike, as in CCQS, is {gap:.2g}"
+        )
     fractions, errors = evaluation.rejection_fraction[::5], evaluation.rejection_error_rate[::5]
     curve = zip(fractions.tolist(), errors.tolist(), strict=True)
     points = ", ".join(f"{error:.4g} at {share:.0%}" for share, error in curve)

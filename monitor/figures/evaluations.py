@@ -11,11 +11,18 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from monitor.figures.comparison import before_after, heat_map
-from monitor.figures.reliability import Points, class_reliability, coverage, reliability
+from monitor.figures.reliability import (
+    Points,
+    class_reliability,
+    coverage,
+    rejection,
+    reliability,
+)
 from monitor.figures.svg import Figure, number
 from monitor.frames.space import FloatArray
 from monitor.statistics.class_evaluation import ClassEvaluation
 from monitor.statistics.measures import (
+    AxisMeasures,
     DimensionMeasures,
     Evaluation,
     JointMeasures,
@@ -30,7 +37,7 @@ _SAME = 1e-3
 
 
 def evaluation_figures(name: str, stages: Stages, units: Mapping[str, str]) -> list[Figure]:
-    """Draws reliability by dimension, joint reliability and coverage of one slice.
+    """Draws reliability by dimension, joint reliability, coverage and rejection of one slice.
 
     stages  one or two evaluations of the same rows, by the name of the stage
     units   of each dimension
@@ -47,7 +54,7 @@ def evaluation_figures(name: str, stages: Stages, units: Mapping[str, str]) -> l
     joint = {stage: evaluation.joint for stage, evaluation in stages.items()}
     if len(first.dimensions) > 1:
         found.append(_reliability(f"{name}, {JOINT}", joint, ""))
-    return [*found, coverage_figure(name, stages)]
+    return [*found, coverage_figure(name, stages), _rejection(name, stages)]
 
 
 def coverage_figure(name: str, stages: Stages) -> Figure:
@@ -61,6 +68,38 @@ def coverage_figure(name: str, stages: Stages) -> Figure:
     )
     series = [(stage, one.coverage_by_tau) for stage, one in joint.items()]
     return coverage(f"Coverage: {name}", f"{says}.", tau, series)
+
+
+def _rejection(name: str, stages: Stages) -> Figure:
+    """Draws how σ_G ranks the joint errors; if units differ, σ that of the worst dimension."""
+    first = next(iter(stages.values()))
+    chosen = JOINT
+    if not math.isfinite(first.joint.ause_relative):
+        order = {one: part.ause_relative for one, part in first.dimensions.items()}
+        known = [one for one, ause in order.items() if math.isfinite(ause)]
+        chosen = max(known, key=lambda one: order[one], default=JOINT)
+    parts: dict[str, AxisMeasures] = {
+        stage: one.joint if chosen == JOINT else one.dimensions[chosen]
+        for stage, one in stages.items()
+    }
+    left = [(stage, _over_all(one.rejection.mean_squared_error)) for stage, one in parts.items()]
+    whole = next(iter(parts.values()))
+    says = "; ".join(
+        f"{stage}: AUSE {number(one.ause_relative)} of the mean squared error"
+        for stage, one in parts.items()
+    )
+    return rejection(
+        f"Rejection: {name}, {chosen}",
+        f"{says}. Dashed: if σ knew the errors; a level line: σ says nothing about them.",
+        whole.rejection.fraction,
+        _over_all(whole.rejection.oracle),
+        left,
+    )
+
+
+def _over_all(left: FloatArray) -> FloatArray:
+    """Divides a rejection curve by its first value, that of all rows; NaN without errors."""
+    return left / left[0] if left[0] > 0 else np.full_like(left, np.nan)
 
 
 def _reliability(
@@ -106,8 +145,23 @@ def points(name: str, one: DimensionMeasures | JointMeasures) -> Points:
     return Points(name, stated, observed, n, stated * np.sqrt(low), stated * np.sqrt(high))
 
 
-def class_figure(name: str, evaluation: ClassEvaluation) -> Figure:
-    """Draws the share of right classes over the confidence."""
+def class_figure(name: str, stages: Mapping[str, ClassEvaluation]) -> Figure:
+    """Draws the share of right classes over the confidence.
+
+    stages  by name, the first with limits
+    """
+    says = (
+        f"{stage}: ECE {number(one.ece)} over {one.n:,} rows, right in {one.accuracy:.1%}"
+        for stage, one in stages.items()
+    )
+    return class_reliability(
+        f"Class probabilities: {name}",
+        f"{'; '.join(says)}. Below the diagonal the confidence is too high.",
+        [_confidence(stage, one) for stage, one in stages.items()],
+    )
+
+
+def _confidence(stage: str, evaluation: ClassEvaluation) -> Points:
     bins = evaluation.confidence_bins
     held = bins.n > 0
     n = bins.n[held]
@@ -115,12 +169,7 @@ def class_figure(name: str, evaluation: ClassEvaluation) -> Figure:
     # Normal limits around the confidence, inside 0 and 1.
     reach = 1.96 * np.sqrt(stated * (1.0 - stated) / n)
     low, high = np.clip(stated - reach, 0.0, 1.0), np.clip(stated + reach, 0.0, 1.0)
-    return class_reliability(
-        f"Class probabilities: {name}",
-        f"ECE {number(evaluation.ece)} over {evaluation.n:,} rows, right in "
-        f"{evaluation.accuracy:.1%}. Below the diagonal the detector is too sure.",
-        [Points("confidence", stated, right, n, low, high)],
-    )
+    return Points(stage, stated, right, n, low, high)
 
 
 def factors(evaluation: Evaluation) -> dict[str, float]:

@@ -1,7 +1,8 @@
 """Draws whether stated uncertainty and observed errors agree: over σ, over τ and over confidence.
 
-A point on the diagonal is calibrated. A grey band shows where a calibrated detector's points would
-lie on so few rows, so that noise is not read as a fault.
+Also whether σ puts the errors in order, which it may without being of their size. A point on the
+diagonal is calibrated. A grey band shows where a calibrated detector's points would lie on so few
+rows, so that noise is not read as a fault.
 """
 
 from __future__ import annotations
@@ -116,6 +117,36 @@ def coverage(
     rows = zip(tau.tolist(), *(share.tolist() for _, share in series), strict=True)
     table = Table(
         ("τ", *(name for name, _ in series)),
+        tuple(tuple(number(value) for value in row) for row in rows),
+    )
+    return Figure(title, says, plot.svg(says), table)
+
+
+def rejection(
+    title: str,
+    says: str,
+    fraction: FloatArray,
+    oracle: FloatArray,
+    series: Sequence[tuple[str, FloatArray]],
+) -> Figure:
+    """Draws what is left of the mean squared error as the most uncertain rows are rejected.
+
+    fraction  (F,) share of rows that are rejected, ascending
+    oracle    (F,) where those with the largest errors are rejected instead, over that of all rows
+    series    name and what is left (F,) where those of the highest σ are
+    """
+    scale = around(oracle, *(left for _, left in series), with_=(0.0, 1.0))
+    plot = Plot(Scale(0.0, 1.0), scale)
+    plot.axes("share rejected, highest σ first", "error² left")
+    plot.line(fraction, oracle, "ideal")
+    for kind, (_, left) in zip(SERIES, series, strict=False):
+        plot.line(fraction, left, f"{kind} line")
+        plot.dots(fraction, left, kind)
+    plot.legend([(kind, name) for kind, (name, _) in zip(SERIES, series, strict=False)])
+    columns = (fraction, oracle, *(left for _, left in series))
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    table = Table(
+        ("rejected", "by the errors", *(name for name, _ in series)),
         tuple(tuple(number(value) for value in row) for row in rows),
     )
     return Figure(title, says, plot.svg(says), table)

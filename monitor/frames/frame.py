@@ -403,11 +403,20 @@ class Opinions:
     slice   of the class statistics; None if there was no room for one
     rows    (m,) positions in the batch, ascending
     values  (m, M, C) M opinions on at least two classes
+    made    (m, C) mean of the recalibrated opinions, NaN where none could be made; None if
+            nothing was changed
     """
 
     slice: SliceKey | None
     rows: IntArray
     values: FloatArray
+    made: FloatArray | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Counts the bytes of the arrays."""
+        made = 0 if self.made is None else self.made.nbytes
+        return self.rows.nbytes + self.values.nbytes + made
 
     def of(self, rows: IntArray) -> BoolArray:
         """Tells which rows of the batch have opinions, (n,)."""
@@ -417,11 +426,17 @@ class Opinions:
         return found
 
 
-def opinions_of(probabilities: FloatArray, slice: SliceKey | None) -> Opinions:
-    """Packs the class probabilities of a batch (n, M, C), leaving out rows of NaN."""
+def opinions_of(
+    probabilities: FloatArray, slice: SliceKey | None, made: FloatArray | None = None
+) -> Opinions:
+    """Packs the class probabilities of a batch (n, M, C), leaving out rows of NaN.
+
+    made  (n, C) as recalibrated; None if nothing was changed
+    """
     rows = np.flatnonzero(~np.isnan(probabilities[:, 0, 0]))
-    values = probabilities if rows.size == probabilities.shape[0] else probabilities[rows]
-    return Opinions(slice, rows, values)
+    if rows.size == probabilities.shape[0]:
+        return Opinions(slice, rows, probabilities, made)
+    return Opinions(slice, rows, probabilities[rows], None if made is None else made[rows])
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -433,6 +448,7 @@ class MatchedClasses(Columns):
     label     (n,) true class, in 0 … C − 1
     stamp_ns  event time of the frame; None where unknown
     retracts  whether the rows were counted before, and are retracted
+    made      (n, C) as Opinions.made
     """
 
     index: int
@@ -440,6 +456,7 @@ class MatchedClasses(Columns):
     label: IntArray
     stamp_ns: int | None = None
     retracts: bool = False
+    made: FloatArray | None = None
 
     @property
     def n(self) -> int:
@@ -550,6 +567,5 @@ class StoredFrame:
         own = self.id.nbytes + self.class_index.nbytes + self.slice.nbytes + self.unusable.nbytes
         made = 0 if self.made is None else self.made.nbytes
         tracks = 0 if self.tracks is None else self.tracks.id.nbytes + self.tracks.known.nbytes
-        opinions = self.opinions
-        of_classes = 0 if opinions is None else opinions.rows.nbytes + opinions.values.nbytes
+        of_classes = 0 if self.opinions is None else self.opinions.nbytes
         return own + self.sent.nbytes + made + tracks + of_classes

@@ -15,12 +15,12 @@ from monitor.frames.frame import MatchedClasses, MatchedRows, PredictedRows
 from monitor.frames.slices import ClassSliceTable, SliceBy, SliceTable
 from monitor.frames.space import Space
 from monitor.statistics.bins import ExportEdges, SliceBins
-from monitor.statistics.class_statistics import ClassStatistics, no_class_statistics
 from monitor.statistics.folding import ClassAccumulator, PredictedAccumulator, SliceAccumulator
 from monitor.statistics.predicted import PredictedStatistics
 from monitor.statistics.reading import RAW, RECALIBRATED, PredictedReading, read_predicted
 from monitor.statistics.state import (
     ClassSliceState,
+    ClassStages,
     PredictedSliceState,
     SliceState,
     SliceStatistics,
@@ -30,6 +30,7 @@ from monitor.statistics.state import (
     check_class_lists,
     check_sizes,
     check_spaces,
+    no_classes,
     no_statistics,
 )
 from monitor.statistics.windows import (
@@ -40,12 +41,12 @@ from monitor.statistics.windows import (
 )
 
 E = TypeVar("E")
-S = TypeVar("S", SliceStatistics, ClassStatistics, PredictedStatistics)
+S = TypeVar("S", SliceStatistics, ClassStages, PredictedStatistics)
 
 # Names of slices, totals last, with their statistics.
 SlicesRead = tuple[tuple[str, SliceStatistics], ...]
 # Labels of class slices with their class names and their statistics.
-ClassesRead = tuple[tuple[str, tuple[str, ...], ClassStatistics], ...]
+ClassesRead = tuple[tuple[str, tuple[str, ...], ClassStages], ...]
 
 
 # Names of slices, totals last, with the statistics of all their detections.
@@ -80,7 +81,7 @@ class LiveStatistics:
         self.clock = EventClock(longest_ns, self.windows.lengths_ns[0])
         self.generation = 0
         self._window_totals = WindowTotals[SliceStatistics]()
-        self._class_totals = WindowTotals[ClassStatistics]()
+        self._class_totals = WindowTotals[ClassStages]()
         self._predicted_totals = WindowTotals[PredictedStatistics]()
         self._slice_totals: dict[int | None, SliceTotals[SliceStatistics]] = {}
         self._predicted_sums: dict[int | None, SliceTotals[PredictedStatistics]] = {}
@@ -356,7 +357,7 @@ class LiveStatistics:
             for held in entry.panes.values():
                 nothing.merge(held)
         for classes in state.class_slices:
-            none = no_class_statistics(len(classes.class_names))
+            none = no_classes(len(classes.class_names))
             for found in classes.panes.values():
                 none.merge(found)
         check_sizes(state)

@@ -451,12 +451,14 @@ class ProcessedFrame:
     """A frame of N detections with its n usable estimates recalibrated.
 
     classes  the active recalibrator of class probabilities
+    likely   (n, C) what it made of them, as recalibrate_classes returns it
     """
 
     header: Header
     examined: Examined
     recalibrated: Recalibrated
     classes: ClassSelection
+    likely: FloatArray | None
     mode: Mode
 
     def output(self) -> npt.NDArray[np.uint8]:
@@ -466,18 +468,15 @@ class ProcessedFrame:
         kept = None if self.recalibrated.whole else self.recalibrated.sound
         return self.in_frame(self.recalibrated.output(), kept, 0)
 
-    def rejected(self, likely: FloatArray | None) -> npt.NDArray[np.uint8] | None:
-        """Returns (N,) UncertainBy; None while no rejection is active.
-
-        likely  (n, C) recalibrated class probabilities
-        """
+    def rejected(self) -> npt.NDArray[np.uint8] | None:
+        """Returns (N,) UncertainBy; None while no rejection is active."""
         by_entropy, by_deviation = self.classes.rejection, self.recalibrated.selection.rejection
         if self.mode is not Mode.APPLY or (by_entropy is None and by_deviation is None):
             return None
         sound, made = self.recalibrated.sound, self.recalibrated.made
         found = np.zeros(sound.size, np.uint8)
-        if by_entropy is not None and likely is not None:
-            found[by_entropy.rejects(normalised_entropy(likely))] += _ENTROPY
+        if by_entropy is not None and self.likely is not None:
+            found[by_entropy.rejects(normalised_entropy(self.likely))] += _ENTROPY
         if by_deviation is not None and self.recalibrated.why is Reason.NONE:
             # σ_G = det(Σ)^(1/2K) of the recalibrated joint block.
             space = self.header.space
@@ -507,9 +506,7 @@ def answer_extras(
     """Makes the parts of an answer beside its estimates, with notices of those that failed."""
     header, recalibrated = frame.header, frame.recalibrated
     batch, notices = frame.examined.batch, tuple[Notice, ...]()
-    probabilities = quantiles = None
-    if frame.mode is Mode.APPLY:
-        probabilities, notices = recalibrate_classes(frame.classes, header, batch, counters)
+    probabilities, quantiles = frame.likely if frame.mode is Mode.APPLY else None, None
     sound, levels = recalibrated.sound, header.quantile_levels
     if levels and recalibrated.why is Reason.NONE and sound.any():
         made = _attempt("quantiles", lambda: recalibrated.quantiles(levels), header, counters)
@@ -521,7 +518,7 @@ def answer_extras(
         failed = batch.rows[sound & ~finite]
         if failed.size:
             notices += (_failed_notice("quantiles", failed),)
-    rejected = _attempt("flags", lambda: frame.rejected(probabilities), header, counters)
+    rejected = _attempt("flags", frame.rejected, header, counters)
     if rejected is not None:
         counters.count_uncertain(rejected)
     output = _attempt("the kinds of its outputs", frame.output, header, counters)

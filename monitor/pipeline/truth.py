@@ -461,9 +461,11 @@ class TruthLedger:
             if index is None or table.slices[index].overflow:
                 self.counters.overflow_classified += rows.size
             if index is not None:
-                values = opinions.values[np.searchsorted(opinions.rows, rows)]
-                true_class = record.true_class
-                self.live.count(MatchedClasses(index, values, true_class, stamp_ns, retracts))
+                place = np.searchsorted(opinions.rows, rows)
+                made = None if opinions.made is None else opinions.made[place]
+                values, true_class = opinions.values[place], record.true_class
+                matched = MatchedClasses(index, values, true_class, stamp_ns, retracts, made)
+                self.live.count(matched)
         if not retracts and (record.live or not record.replaces):
             with contained(self.counters, log, "class probabilities were not learned from"):
                 labelled = classes_with_truth(stored, record)

@@ -101,6 +101,21 @@ class QuantileMap:
         piece = self.error.searchsorted(error, side="right")
         return -0.5 * zeta * zeta - _HALF_LOG_TAU - self._log_slopes[piece]
 
+    def crps(self, error: FloatArray) -> FloatArray:
+        """∫ (Φ(ζ) − [ζ ≥ ζ_z])² Q'(ζ) dζ at ζ_z = Q⁻¹(z); of any shape, in σ.
+
+        With the integral I of Φ² from −∞ on, that of (1 − Φ)² up to ∞ is I(−ζ): each piece adds
+        its slope times both, and the pieces to its left and right a constant each.
+        """
+        zeta, slopes = self.normals(error), self.slopes
+        piece = self.error.searchsorted(error, side="right")
+        left = np.diff(slopes) * _integral_of_square(self.normal)
+        right = np.diff(slopes) * _integral_of_square(-self.normal)
+        others = np.append(0.0, -np.cumsum(left)) + np.append(np.cumsum(right[::-1])[::-1], 0.0)
+        both = _integral_of_square(zeta) + _integral_of_square(-zeta)
+        score: FloatArray = slopes[piece] * both + others[piece]
+        return score
+
     @cached_property
     def moments(self) -> tuple[float, float]:
         """Mean and variance of Q(ζ) in σ and σ².
@@ -161,6 +176,19 @@ class QuantileMarginals:
         """(T, n, K) mean + σ Q(Φ⁻¹(τ))."""
         error = np.stack([one.errors(ndtri(tau)) for one in self.maps], axis=1)
         return self.mean + self.deviation * error[:, None, :]
+
+    def crps(self, value: FloatArray) -> FloatArray:
+        """σ times the CRPS of Q(ζ) at the normalised error."""
+        return self._each(QuantileMap.crps, value) * self.deviation
+
+
+def _integral_of_square(zeta: FloatArray) -> FloatArray:
+    """∫ Φ² from −∞ to ζ = ζ Φ² + 2 Φ φ − Φ(√2 ζ)/√π."""
+    below = ndtr(zeta)
+    density = np.exp(-0.5 * np.square(zeta)) / _ROOT_TAU
+    found: FloatArray = below * (zeta * below + 2 * density)
+    found -= ndtr(math.sqrt(2) * zeta) / math.sqrt(math.pi)
+    return found
 
 
 def _anchors(knots: FloatArray) -> FloatArray:

@@ -170,6 +170,9 @@ class _Shared:
     def cumulative(self, value: FloatArray) -> FloatArray:
         return self._each("cumulative", value)
 
+    def crps(self, value: FloatArray) -> FloatArray:
+        return self._each("crps", value)
+
     def quantiles(self, tau: FloatArray) -> FloatArray:
         found = [marginals.quantiles(tau) for _, marginals in self.parts]
         values = np.empty((tau.size, self.order.size, found[0].shape[2]))

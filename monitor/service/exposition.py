@@ -54,14 +54,19 @@ HELP = {
     "tau, in the window.",
     # Class probabilities.
     "classified_detections{slice}": "Detections with class probabilities and a true class.",
-    "class_accuracy{slice}": "Share of detections whose likeliest class is the true one.",
-    "class_ece{slice}": "Expected calibration error of the likeliest class.",
-    "class_uce_entropy{slice}": "Entropy calibration error; not 0 if calibrated: watch its change.",
-    "class_brier{slice}": "Brier score.",
-    "class_nll{slice}": "Mean negative log-likelihood of the true class, nats.",
-    "class_ause{slice}": "Area under the sparsification error: how badly uncertainty ranks errors.",
-    "class_overconfidence{slice}": "Mean confidence of what is wrong.",
-    "class_underconfidence{slice}": "Mean lack of confidence of what is right.",
+    "class_accuracy{slice,stage}": "Share of detections whose likeliest class is the true one.",
+    "class_ece{slice,stage}": "Expected calibration error of the likeliest class.",
+    "class_uce_entropy{slice,stage}": "Entropy calibration error; not 0 if calibrated: watch its "
+    "change.",
+    "class_brier{slice,stage}": "Brier score.",
+    "class_nll{slice,stage}": "Mean negative log-likelihood of the true class, nats.",
+    "class_ause{slice,stage}": "Area under the sparsification error: how badly uncertainty ranks "
+    "errors.",
+    "class_overconfidence{slice,stage}": "Mean confidence of what is wrong.",
+    "class_underconfidence{slice,stage}": "Mean lack of confidence of what is right.",
+    "class_entropy{slice,stage}": "Mean entropy over the logarithm of the number of classes.",
+    "class_aleatoric{slice,stage}": "Its part within several probability vectors of a detection.",
+    "class_epistemic{slice,stage}": "Its part from their disagreement: what more data can remove.",
     # All detections, labelled or not.
     "predicted_entropy{slice,of}": "Entropy of the class probabilities over log C, of all "
     "detections of the shortest window, labelled or not.",

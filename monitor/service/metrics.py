@@ -41,7 +41,10 @@ from monitor.tracking.tracker import Order
 
 # h of evidence, shown instead of less: log10 of 0 would be -Inf, which no graph shows.
 LEAST_EVIDENCE = 1e-9
-_OF_CLASSES = ("accuracy", "ece", "uce_entropy", "brier", "nll", "ause")
+_OF_CLASSES = (
+    *("accuracy", "ece", "uce_entropy", "brier", "nll", "ause"),
+    *("overconfidence", "underconfidence", "entropy"),
+)
 
 
 def measures(readings: tuple[SliceReading, ...]) -> Iterator[str]:
@@ -90,11 +93,14 @@ def windows(readings: tuple[WindowReading, ...]) -> Iterator[str]:
 
 
 def classes(readings: tuple[ClassReading, ...]) -> Iterator[str]:
-    """Yields the families of class probabilities."""
-    yield family("classified_detections", ((each.name, each.evaluation.n) for each in readings))
-    for measure in (*_OF_CLASSES, "overconfidence", "underconfidence"):
-        rows = ((each.name, getattr(each.evaluation, measure)) for each in readings)
-        yield family(f"class_{measure}", rows)
+    """Yields the families of class probabilities; the parts of an entropy only where known."""
+    yield family("classified_detections", ((each.name, each.raw.n) for each in readings))
+    stages = [((each.name, stage), found) for each in readings for stage, found in each.stages]
+    for measure in _OF_CLASSES:
+        yield family(f"class_{measure}", ((*at, getattr(found, measure)) for at, found in stages))
+    known = [(at, found) for at, found in stages if found.opinions]
+    for part in ("aleatoric", "epistemic"):
+        yield family(f"class_{part}", ((*at, getattr(found, part)) for at, found in known))
 
 
 def predicted(readings: tuple[PredictedReading, ...]) -> Iterator[str]:

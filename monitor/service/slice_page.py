@@ -88,8 +88,7 @@ def slice_page(view: View, name: str) -> Steps:
             yield
     if name in view.predicted:
         parts.append(_certain(view, name))
-    classes = [one.evaluation for one in view.snapshot.classes if one.name == name]
-    figures += [class_figure(name, one) for one in classes]
+    figures += [class_figure(name, one.shown) for one in view.snapshot.classes if one.name == name]
     parts.append('<h2>Figures</h2><div class="grid">')
     for figure in figures:
         parts.append(figure.html())

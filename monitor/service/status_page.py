@@ -395,18 +395,16 @@ def _lag(one: StreamStatus) -> str:
 
 def _classes(view: View) -> str:
     measures = {"ece": "ECE", "accuracy": "right", "overconfidence": "confidence where wrong"}
-    rows = [
-        (
-            _linked(view, one.name),
-            *(
-                fact(number(getattr(one.evaluation, measure)), one.name, "classes", "", "", measure)
-                for measure in measures
-            ),
-            fact(f"{one.evaluation.n:,}", one.name, "classes", "", "", "n"),
-        )
-        for one in view.snapshot.classes
-    ]
-    table = html_table("classes", ("slice", *measures.values(), "rows"), rows)
+    measures["entropy"] = "entropy"
+    if any(one.raw.opinions for one in view.snapshot.classes):
+        measures |= {"aleatoric": "aleatoric", "epistemic": "epistemic"}
+    rows = []
+    for one in view.snapshot.classes:
+        for stage, found in one.shown.items():
+            at = one.name, "classes", stage, ""
+            cells = [fact(number(getattr(found, name)), *at, name) for name in measures]
+            rows.append((_linked(view, one.name), stage, *cells, fact(f"{found.n:,}", *at, "n")))
+    table = html_table("classes", ("slice", "stage", *measures.values(), "rows"), rows)
     return f"<h2>Class probabilities</h2>{table}" if rows else ""
 
 

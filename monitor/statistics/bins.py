@@ -41,7 +41,7 @@ class Column:
     N              detections
     WITHIN         how many of these have their NEES within χ²(τ), for each τ
     VARIANCE       Σ σ², in units relative to the micro-bin's own σ²
-    SQUARED_ERROR  Σ error², in the same units
+    SQUARED_ERROR  Σ error², in the same units; on the joint axis over all its dimensions
     ERROR          Σ error, in units relative to the micro-bin's own σ
     NEES           Σ NEES
     """
@@ -126,10 +126,50 @@ class LogBins:
         dropped, first, bin_of_step, upper = self._steps
         step = value.view(np.int64) >> dropped
         if first:
-            step = np.clip(step - first, 0, bin_of_step.size - 1)
-        found: IntArray = bin_of_step[step].astype(np.int64)
-        found += value >= upper[found]
+            step -= first
+        # take() is twice as fast as an index here; steps below the first are no bin's but the
+        # lowest's, those above the last the highest's.
+        found: IntArray = bin_of_step.take(step, mode="clip").astype(np.int64)
+        found += value >= upper.take(found, mode="clip")
         return found
+
+
+@dataclass(frozen=True)
+class FloatBins:
+    """Bins that end where the leading bits of a float change: equal steps in each octave.
+
+    Bin 0 holds what lies below 2^lowest, the last one all from 2^(lowest + octaves) up.
+
+    bits  of the fraction: each octave has 2^bits bins
+    """
+
+    bits: int
+    lowest: int
+    octaves: int
+
+    @cached_property
+    def count(self) -> int:
+        """Number of bins, the outer two included."""
+        return (self.octaves << self.bits) + 2
+
+    @cached_property
+    def centre(self) -> FloatArray:
+        """(count,) middle of each bin; of the outer two their finite edge."""
+        octave, step = np.divmod(np.arange(self.count - 1), 1 << self.bits)
+        edges = np.ldexp(1 + step / (1 << self.bits), (octave + self.lowest).astype(np.int32))
+        inner = (edges[1:] + edges[:-1]) / 2
+        return read_only(np.concatenate((edges[:1], inner, edges[-1:])))
+
+    def index(self, value: FloatArray) -> IntArray:
+        """Bin of every value; the values are positive or zero, any shape."""
+        found: IntArray = value.view(np.int64) >> (52 - self.bits)
+        found -= ((self.lowest + 1023) << self.bits) - 1
+        return np.clip(found, 0, self.count - 1, out=found)
+
+
+# Bins of squared errors in whatever unit, the same for every binning: those of errors from 2e-10
+# to 4e9, 4 to 9 % wide.
+SQUARED_ERRORS = FloatBins(3, -64, 128)
 
 
 class IncompatibleStatistics(ValueError):

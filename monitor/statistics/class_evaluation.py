@@ -20,6 +20,7 @@ from monitor.statistics.class_statistics import (
     AXES,
     COARSE_AXES,
     COARSE_STRIDE,
+    COMPANION_EXPONENT,
     CONFIDENCE,
     ENTROPY,
     EXPONENT,
@@ -37,8 +38,9 @@ from monitor.statistics.class_statistics import (
     no_class_statistics,
 )
 from monitor.statistics.exact_sums import SparseSums
-from monitor.statistics.measures import EvaluationError, plain, printed
+from monitor.statistics.measures import LARGEST_AREA, EvaluationError, plain, printed
 from monitor.statistics.sparsification import (
+    REJECTED,
     Ranked,
     areas,
     deviation_within,
@@ -54,17 +56,15 @@ AUSE = tuple(
     f"ause{merit}{sort}" for merit in ("", "_brier") for sort in ("", "_entropy", "_cross_entropy")
 )
 
-# The largest area between a reliability curve and the diagonal; Wolf et al. 2024, below eq. 7.
-_LARGEST_AREA = 0.25
-
-# Shares of rejected rows of the rejection curve, in twentieths.
-_REJECTED = np.arange(20)
+# Values of a smaller variance are all alike: sums with a grid of 2^-60 tell no skewness of theirs.
+_LEAST_VARIANCE = 2.0**-36
 
 # Printed under their own names, in this order.
 _CLASSES = (
     "accuracy",
     *("ece", "ece2", "mce", "ace", "cece", "uce_entropy", "cuce", "nll", "brier"),
     *("sharpness", "overconfidence", "underconfidence", "entropy"),
+    *("confidence_skewness", "entropy_skewness"),
     *AUSE,
     *("ccqs", "ucqs", "aleatoric", "epistemic"),
 )
@@ -82,6 +82,8 @@ class ClassEvaluation:
     overconfidence          mean confidence where wrong
     underconfidence         mean of 1 − confidence where right
     entropy                 mean over log C
+    confidence_skewness, entropy_skewness
+                            third standardised moments; NaN if all are alike, or of older states
     opinions                rows that came with several opinions: those of aleatoric, epistemic
     aleatoric, epistemic    parts of the opinions' mean entropy over log C
     ece, ece2, mce, ace     gap of accuracy and confidence: ECE_1, ECE_2, largest, unweighted mean
@@ -108,6 +110,8 @@ class ClassEvaluation:
     overconfidence: float
     underconfidence: float
     entropy: float
+    confidence_skewness: float
+    entropy_skewness: float
     opinions: int
     aleatoric: float
     epistemic: float
@@ -203,7 +207,7 @@ def quality_score(bins: EventBins) -> float:
     """
     if not bins.n.any():
         return float("nan")
-    return float(1.0 - bins.gap.mean() / _LARGEST_AREA)
+    return float(1.0 - bins.gap.mean() / LARGEST_AREA)
 
 
 def evaluation_of(
@@ -247,8 +251,8 @@ def evaluation_of(
         uce_entropy=float(expected_gap(entropy)),
         cuce=float(uce_by_class[by_class > 0].mean()) if n else float("nan"),
         **dict(zip(AUSE, ause[:, 0].tolist(), strict=True)),
-        rejection_fraction=_REJECTED / 20,
-        rejection_error_rate=wrong_of_kept(ranked[1], n - n * _REJECTED // 20),
+        rejection_fraction=REJECTED / 20,
+        rejection_error_rate=wrong_of_kept(ranked[1], n - n * REJECTED // 20),
         confidence_bins=confidence,
         counts_entropy=entropy.n,
         n_by_class=by_class,
@@ -400,10 +404,38 @@ def _means_of_sums(statistics: ClassStatistics, wrong: int) -> dict[str, float]:
         "overconfidence": 1.0 - _ratio(sums["doubt"] - sums["doubt_where_right"], wrong),
         "underconfidence": _ratio(sums["doubt_where_right"], n - wrong),
         "entropy": _ratio(sums["entropy"], n),
+        **_skewness_of_sums(statistics),
         "opinions": opinions,
         "aleatoric": _ratio(sums["aleatoric"], opinions),
         "epistemic": _ratio(sums["epistemic"], opinions),
     }
+
+
+def _skewness_of_sums(statistics: ClassStatistics) -> dict[str, float]:
+    """Computes skewness from exact sums, since differences of their moments lose digits."""
+    n, units = statistics.n, statistics.units
+    names = ("confidence_skewness", "entropy_skewness")
+    if n == 0 or units["moments"] != n << -COMPANION_EXPONENT:
+        return dict.fromkeys(names, math.nan)
+    found = []
+    for name in ("doubt", "entropy"):
+        one, two, three = units[name], units[f"{name}_squared"], units[f"{name}_cubed"]
+        # n² m_2 = n Σx² − (Σx)² and n³ m_3 = n² Σx³ − 3 n Σx² Σx + 2 (Σx)³, in units and powers
+        # of them.
+        two, three = two << -COMPANION_EXPONENT, three << -2 * COMPANION_EXPONENT
+        second = (n * two - one * one) / (n**2 << -2 * COMPANION_EXPONENT)
+        third = n * n * three - 3 * n * two * one + 2 * one**3
+        found.append(_skewness(second, third / (n**3 << -3 * COMPANION_EXPONENT)))
+    # Doubt is 1 − confidence.
+    return dict(zip(names, (-found[0], found[1]), strict=True))
+
+
+def _skewness(second: float, third: float) -> float:
+    """Skewness m_3 / m_2^(3/2) of central moments, over N; NaN where all values are alike.
+
+    source   Wolf et al. 2024, section 4.1
+    """
+    return third / second**1.5 if second > _LEAST_VARIANCE else math.nan
 
 
 def _ratio(total: float, n: int) -> float:
@@ -497,10 +529,17 @@ def _means_of_rows(rows: ClassRows) -> dict[str, float]:
         "overconfidence": _mean(rows.confidence[wrong]),
         "underconfidence": _mean(1.0 - rows.confidence[rows.right]),
         "entropy": float(rows.entropy.mean()),
+        "confidence_skewness": _skewness_of_rows(rows.confidence),
+        "entropy_skewness": _skewness_of_rows(rows.entropy),
         "opinions": 0 if rows.aleatoric is None else rows.n,
         "aleatoric": _mean(rows.aleatoric),
         "epistemic": _mean(rows.epistemic),
     }
+
+
+def _skewness_of_rows(values: FloatArray) -> float:
+    off = values - values.mean()
+    return _skewness(float((off**2).mean()), float((off**3).mean()))
 
 
 def _mean(values: FloatArray | None) -> float:

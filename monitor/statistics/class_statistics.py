@@ -20,7 +20,7 @@ from monitor.frames.cholesky import add_up
 from monitor.frames.classes import BEYOND, OFF_ONE
 from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.statistics.bins import IncompatibleStatistics, digest
-from monitor.statistics.exact_sums import ExactStatistics, ExactSum, SparseSums
+from monitor.statistics.exact_sums import LIMB_BITS, ExactStatistics, ExactSum, SparseSums
 
 # The true class of a row without truth.
 NO_TRUTH = -1
@@ -58,6 +58,8 @@ N, RIGHT, VALUE, SQUARES = range(4)
 COMPANIONS = (
     *("doubt", "doubt_squared", "doubt_where_right"),
     *("entropy", "cross_entropy", "brier", "opinions", "aleatoric", "epistemic"),
+    # The last is a count of the rows that the three others are sums over: older states have none.
+    *("doubt_cubed", "entropy_squared", "entropy_cubed", "moments"),
 )
 
 # Rows summed in one go: with addends of at most 2^41 units, a float64 holds their sum exactly.
@@ -122,12 +124,12 @@ def judge_rows(
     n, classes = probabilities.shape
     columns = np.ascontiguousarray(probabilities.T, np.float64)
     labelled = label != NO_TRUTH
-    usable = labelled & (label >= 0) & (label < classes) & _sound(columns)
+    usable = labelled & (label >= 0) & (label < classes) & sound_columns(columns)
     each = None
     if opinions is not None:
         each = np.ascontiguousarray(opinions.transpose(1, 2, 0), np.float64)
         for opinion in each:
-            usable &= _sound(opinion)
+            usable &= sound_columns(opinion)
     if not usable.all():
         columns, label = columns[:, usable], label[usable]
         each = None if each is None else each[:, :, usable]
@@ -154,7 +156,7 @@ def judge_rows(
     )
 
 
-def _sound(columns: FloatArray) -> BoolArray:
+def sound_columns(columns: FloatArray) -> BoolArray:
     """Tells which vectors of (C, N) are probabilities, (N,); NaN fails every comparison."""
     with np.errstate(invalid="ignore", over="ignore"):
         sound: BoolArray = np.abs(add_up(columns) - 1.0) <= OFF_ONE
@@ -280,7 +282,7 @@ class ClassStatistics(ExactStatistics):
     """Everything that is known of n rows of probabilities over C classes.
 
     tables      ALL_ROWS, BY_CLASS and ONE_VS_REST, in units of 2^EXPONENT where not counts
-    companions  (9,) sums of COMPANIONS, in units of 2^COMPANION_EXPONENT
+    companions  (13,) sums of COMPANIONS, in units of 2^COMPANION_EXPONENT
     """
 
     classes: int
@@ -297,6 +299,13 @@ class ClassStatistics(ExactStatistics):
     def sums(self) -> dict[str, float]:
         """The sums of COMPANIONS, by name."""
         return dict(zip(COMPANIONS, self.companions.value.tolist(), strict=True))
+
+    @property
+    def units(self) -> dict[str, int]:
+        """The sums of COMPANIONS in units of 2^COMPANION_EXPONENT, exact, by name."""
+        limbs = zip(self.companions.low.tolist(), self.companions.high.tolist(), strict=True)
+        exact = (low + (high << LIMB_BITS) for low, high in limbs)
+        return dict(zip(COMPANIONS, exact, strict=True))
 
 
 def table_shapes(classes: int) -> tuple[tuple[int, int], ...]:
@@ -386,8 +395,10 @@ def _companions(rows: ClassRows) -> ExactSum:
     of_opinions = [none, none, none]
     if rows.aleatoric is not None and rows.epistemic is not None:
         of_opinions = [none + 1.0, rows.aleatoric, rows.epistemic]
+    doubt_squared, entropy_squared = doubt * doubt, rows.entropy * rows.entropy
     values = (
-        *(doubt, doubt * doubt, doubt * rows.right),
+        *(doubt, doubt_squared, doubt * rows.right),
         *(rows.entropy, rows.cross_entropy, rows.brier, *of_opinions),
+        *(doubt_squared * doubt, entropy_squared, entropy_squared * rows.entropy, none + 1.0),
     )
     return ExactSum.over_columns(np.stack(values), COMPANION_EXPONENT)

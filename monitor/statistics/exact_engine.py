@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -32,7 +33,8 @@ from monitor.statistics.measures import (
     Marginals,
     ReliabilityBins,
 )
-from monitor.statistics.observations import axis_degrees
+from monitor.statistics.observations import axis_degrees, joint_unit
+from monitor.statistics.sparsification import ErrorRanking, rank_twice
 
 BinningKind = Literal["equal-count", "equal-width", "frozen"]
 
@@ -220,11 +222,12 @@ def own_measures(
     at, lower, upper = place.reshape(3, tau.size)
     n, k = rows.size, shaped.value.shape[1]
     within = np.empty((n, k, tau.size), bool)
-    nll, sums = np.zeros(k), np.zeros((3, k, tau.size))
+    nll, crps, sums = np.zeros(k), np.zeros(k), np.zeros((3, k, tau.size))
     for start in range(0, n, _CHUNK):
         part = slice(start, start + _CHUNK)
         value, marginals = shaped.value[rows[part]], shaped.marginals(rows[part])
         nll -= marginals.log_density(value).sum(axis=0)
+        crps += marginals.crps(value).sum(axis=0)
         cumulative = marginals.cumulative(value)[:, :, None]
         quantiles = marginals.quantiles(levels).transpose(1, 2, 0)
         # Pinball loss ρ_τ(d) = max(τ d, (τ − 1) d), d = truth − quantile.
@@ -239,6 +242,7 @@ def own_measures(
     return within, [
         {
             "nll": float(nll[i] / n),
+            "crps": float(crps[i] / n),
             "pinball_by_tau": pinball[i],
             "coverage_one_sided_by_tau": one_sided[i],
             "interval_width_by_tau": width[i],
@@ -298,7 +302,8 @@ def evaluate_rows(
     effect = np.ones(space.k + 1)
     if track is not None:
         effect = design_effect_of_rows(nees, axis_degrees(space), track)
-    joint = _joint(cut, k, factor, nees[:, -1], tau, effect[-1])
+    ranking = _rankings(space, error, variance, joint_deviation(factor, k))
+    joint = _joint(cut, k, factor, nees[:, -1], tau, effect[-1], ranking[-1])
     share = kept.size / (space.k + 1)
     done(share)
     within = nees[:, :-1, None] <= measures.chi_square_quantiles(tau, 1)
@@ -314,7 +319,8 @@ def evaluate_rows(
     dimensions = {}
     for i, name in enumerate(space.names):
         column = variance[:, i], error[:, i], nees[:, i], within[:, i]
-        dimensions[name] = replace(_dimension(cut, i, *column, tau, effect[i]), **own[i])
+        gaussian = _dimension(cut, i, *column, tau, effect[i], ranking[i])
+        dimensions[name] = replace(gaussian, **own[i])
         done(share)
     return Evaluation(
         rows=kept.size,
@@ -325,6 +331,26 @@ def evaluate_rows(
         joint=joint,
         tracks=None if track is None else int(np.unique(track[track >= 0]).size),
     )
+
+
+def _rankings(
+    space: Space, error: FloatArray, variance: FloatArray, joint_deviation: FloatArray
+) -> list[ErrorRanking]:
+    """Ranks the errors of n rows by deviation; rows of equal deviation are ties.
+
+    error, variance  (n, K)
+    joint_deviation  (n,) σ_G
+    returns          of each dimension, then of the joint block
+    """
+    squares = np.square(error)
+    joint = squares[:, list(space.joint)].sum(axis=1)
+    axes = [*zip(np.sqrt(variance).T, squares.T, strict=True), (joint_deviation, joint)]
+    found = [ErrorRanking(partial(rank_twice, *axis)) for axis in axes]
+    return found if joint_unit(space) is not None else [*found[:-1], ErrorRanking(_unknown)]
+
+
+def _unknown() -> None:
+    """Gives no rows: their errors do not add up."""
 
 
 def _median_ratio(nees: FloatArray, k: int) -> float:
@@ -340,6 +366,7 @@ def _dimension(
     within: BoolArray,
     tau: FloatArray,
     effect: float,
+    ranking: ErrorRanking,
 ) -> DimensionMeasures:
     n = error.size
     sigma = np.sqrt(variance)
@@ -360,14 +387,22 @@ def _dimension(
         mean_variance=float(variance.mean()),
         mean_squared_error=float(squared_error.mean()),
         bias=float(error.mean()),
+        crps=float(np.mean(sigma * measures.normal_crps(error / sigma))),
         pinball_by_tau=np.maximum(tau * d, (tau - 1) * d).mean(axis=0),
         coverage_by_tau=within.mean(axis=0),
         coverage_one_sided_by_tau=((error / sigma)[:, None] <= quantiles).mean(axis=0),
+        ranking=ranking,
     )
 
 
 def _joint(
-    cut: BinCut, k: int, factor: FloatArray, nees: FloatArray, tau: FloatArray, effect: float
+    cut: BinCut,
+    k: int,
+    factor: FloatArray,
+    nees: FloatArray,
+    tau: FloatArray,
+    effect: float,
+    ranking: ErrorRanking,
 ) -> JointMeasures:
     """Measures of the leading k dimensions of factors in the order Space.order."""
     log_det = log_determinant(factor, k)
@@ -388,4 +423,5 @@ def _joint(
         coverage_by_tau=within.mean(axis=0),
         deviation=(float(deviation.min()), float(deviation.max()), float(deviation.mean())),
         bins=bins,
+        ranking=ranking,
     )

@@ -16,11 +16,7 @@ from monitor.frames.cholesky import add_up
 from monitor.frames.frame import MatchedClasses, MatchedRows, PredictedRows, TrackIds
 from monitor.frames.space import BoolArray, IntArray, Space
 from monitor.statistics.bins import Binning, BinTotals, ExportEdges
-from monitor.statistics.class_statistics import (
-    ClassStatistics,
-    no_class_statistics,
-    observe_classes,
-)
+from monitor.statistics.class_statistics import observe_classes, sound_columns
 from monitor.statistics.clusters import (
     ALONE,
     ClusterArray,
@@ -41,7 +37,14 @@ from monitor.statistics.observations import (
 )
 from monitor.statistics.predicted import CHUNK as PREDICTED_CHUNK
 from monitor.statistics.predicted import PredictedStatistics, PredictedSums
-from monitor.statistics.state import SliceStatistics, by_slot, together
+from monitor.statistics.state import (
+    ClassStages,
+    SliceStatistics,
+    Stages,
+    by_slot,
+    no_classes,
+    together,
+)
 from monitor.statistics.windows import Frame, PaneAccumulator, PaneChanges, PaneKey, Windows
 
 # In place of a pane's number, for rows without a stamp.
@@ -209,7 +212,7 @@ class SliceAccumulator(PaneAccumulator[MatchedRows, SliceStatistics]):
                     yield
             found = zip(*(by_slot(space, self.binning, part) for part in sums), strict=True)
             for (index, key), statistics in zip(slots.places, found, strict=True):
-                more = SliceStatistics(statistics[0], statistics[-1])
+                more = Stages(statistics[0], statistics[-1])
                 changes.put(index, key, more.negated() if retracts else more)
                 yield
         self.take(changes)
@@ -275,37 +278,47 @@ def _groups(waiting: list[MatchedRows]) -> Iterator[list[MatchedRows]]:
         yield from by_kind.values()
 
 
-class ClassAccumulator(PaneAccumulator[MatchedClasses, ClassStatistics]):
+class ClassAccumulator(PaneAccumulator[MatchedClasses, ClassStages]):
     """Brings matched class probabilities into the class statistics."""
 
     def _fold(self, waiting: list[MatchedClasses]) -> Iterator[None]:
-        """Folds a chunk in a step."""
-        by_place: dict[tuple[int, PaneKey, int, bool], list[MatchedClasses]] = {}
+        """Folds a chunk at one stage in a step."""
+        by_place: dict[tuple[int, PaneKey, int, bool, bool], list[MatchedClasses]] = {}
         for rows in waiting:
             key = self.windows.place(rows.stamp_ns, self.clock_ns)
-            kind = (rows.index, key, rows.opinions.shape[1], rows.retracts)
+            kind = (rows.index, key, rows.opinions.shape[1], rows.made is None, rows.retracts)
             by_place.setdefault(kind, []).append(rows)
         changes = PaneChanges(self)
-        for (index, key, _, retracts), group in by_place.items():
+        for (index, key, *_, retracts), group in by_place.items():
             _, opinions, classes = group[0].opinions.shape
-            found = no_class_statistics(classes)
+            found = no_classes(classes)
             for pieces in _pieces(
                 group, max(1, min(CHUNK_ROWS, CHUNK_VALUES // (opinions * classes)))
             ):
-                found = found.merge(self._observed(pieces))
+                found = found.merge((yield from _observed_classes(pieces)))
                 yield
             changes.put(index, key, found.negated() if retracts else found)
             yield
         self.take(changes)
 
-    def _observed(self, chunk: Sequence[MatchedClasses]) -> ClassStatistics:
-        opinions = np.concatenate([rows.opinions for rows in chunk])
-        label = np.concatenate([rows.label for rows in chunk])
-        count = opinions.shape[1]
-        if count == 1:
-            return observe_classes(opinions[:, 0], label)
-        mean = add_up(opinions.transpose(1, 0, 2)) / count
-        return observe_classes(mean, label, opinions)
+
+def _observed_classes(chunk: Sequence[MatchedClasses]) -> Generator[None, None, ClassStages]:
+    """Adds up rows that were all recalibrated, or all not."""
+    opinions = np.concatenate([rows.opinions for rows in chunk])
+    label = np.concatenate([rows.label for rows in chunk])
+    count = opinions.shape[1]
+    mean, several = opinions[:, 0], None
+    if count > 1:
+        mean, several = add_up(opinions.transpose(1, 0, 2)) / count, opinions
+    raw = observe_classes(mean, label, several)
+    made = [rows.made for rows in chunk if rows.made is not None]
+    if not made:
+        return Stages(raw, raw)
+    yield
+    likely = np.concatenate(made)
+    # What no recalibrator made goes on as it was sent: both stages are of the same detections.
+    likely = np.where(sound_columns(likely.T)[:, None], likely, mean)
+    return Stages(raw, observe_classes(likely, label))
 
 
 # Frames that are looked at, and slices that change, in one step of a fold; and folds of matched

@@ -11,12 +11,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
 from scipy.special import gammaincinv, ndtr, ndtri
 
 from monitor.frames.space import BoolArray, Columns, FloatArray, IntArray, read_only
+from monitor.statistics.sparsification import ErrorRanking, Rejection
+
+# A_max of UCS, CCQS and UCQS; Wolf et al. 2024, below eq. 7
+LARGEST_AREA = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +31,7 @@ class BinSums(Columns):
     lower, upper   (B,) edges on the axis, in its unit; equal for a row
     n              (B,) detections
     variance       (B,) sum of predicted variances, unit²
-    squared_error  (B,) sum of squared errors, unit²; zeros on the joint axis
+    squared_error  (B,) sum of squared errors, unit²; zeros in joint reliability bins
     nees           (B,) sum of normalised squared errors, dimensionless
     within         (B, T) how many have nees within the χ²(τ) quantile; of rows bool
     """
@@ -273,6 +278,16 @@ def binned_measures(
     }
 
 
+def normal_crps(z: FloatArray) -> FloatArray:
+    """CRPS of N(0, 1) at z: z (2Φ(z) − 1) + 2φ(z) − 1/√π. Of a deviation σ it is σ times as much.
+
+    source   Gneiting and Raftery 2007, section 4.2
+    """
+    density = np.exp(-0.5 * z * z) * math.sqrt(2 / math.pi)
+    score: FloatArray = z * (2.0 * ndtr(z) - 1.0) + density - 1.0 / math.sqrt(math.pi)
+    return score
+
+
 class Marginals(Protocol):
     """n × K distributions of one dimension each.
 
@@ -289,6 +304,13 @@ class Marginals(Protocol):
 
     def quantiles(self, tau: FloatArray) -> FloatArray:
         """(T, n, K) the values below which the share tau (T,) lies; ascending with tau."""
+        ...
+
+    def crps(self, value: FloatArray) -> FloatArray:
+        """(n, K) ∫ (F(x) − [x ≥ value])² dx, in the unit of the dimension; NaN without a mean.
+
+        source   Gneiting and Raftery 2007, section 4.2
+        """
         ...
 
 
@@ -318,6 +340,34 @@ class NormalMarginals:
         found: FloatArray = self.mean + self.deviation * ndtri(tau)[:, None, None]
         return found
 
+    def crps(self, value: FloatArray) -> FloatArray:
+        """σ times the CRPS of N(0, 1) at z."""
+        score: FloatArray = self.deviation * normal_crps((value - self.mean) / self.deviation)
+        return score
+
+
+# Levels between which F is integrated, 6e-16 … 1 − 6e-16, and Gauss's rule between two of them.
+_CUTS = read_only(ndtr(np.arange(-8.0, 9.0, 2.0)))
+_NODES, _WEIGHTS = map(read_only, np.polynomial.legendre.leggauss(10))
+
+
+def integrated_crps(marginals: Marginals, value: FloatArray) -> FloatArray:
+    """Integrates the CRPS of distributions that know no closed form, (n, K).
+
+    ∫ F² below the value and ∫ (1 − F)² above it, between quantiles; what lies beyond the outermost
+    of these is 0, or 1 up to the value. Right to 1e-9 of σ for Gaussians.
+
+    value  (n, K)
+    """
+    cuts = np.sort(np.concatenate((marginals.quantiles(_CUTS), value[None])), axis=0)
+    score = np.zeros_like(value)
+    for low, high in pairwise(cuts):
+        half, below = (high - low) / 2, high <= value
+        for node, weight in zip(_NODES.tolist(), _WEIGHTS.tolist(), strict=True):
+            share = marginals.cumulative(low + half * (1 + node))
+            score += weight * half * np.square(np.where(below, share, 1 - share))
+    return score
+
 
 # 0.05, 0.10, … 0.95; read-only, since it is a default.
 TAU: FloatArray = read_only(np.arange(1, 20) / 20)
@@ -340,6 +390,8 @@ class AxisMeasures:
     coverage_by_tau    (T,) share of rows within the central τ interval, or the χ²_k(τ) region
     bins               the bins of QCE, over σ, or σ_G = det(Σ)^(1/2k) for the joint block, whose
                        squared errors are zero
+    ranking            how σ (σ_G) ranks error²; jointly Σ error² over the dimensions, which is
+                       unknown if they have several units
     """
 
     k: int
@@ -352,6 +404,7 @@ class AxisMeasures:
     qce_by_tau: FloatArray
     coverage_by_tau: FloatArray
     bins: ReliabilityBins
+    ranking: ErrorRanking
 
     @property
     def qce(self) -> float:
@@ -372,6 +425,32 @@ class AxisMeasures:
     def calibration_area(self) -> float:
         """Area between the curve of coverage and the diagonal."""
         return calibration_area(self.coverage_by_tau, self.tau)
+
+    @property
+    def ucs(self) -> float:
+        """UCS = 1 − A/A_max, A the calibration area: 1 is calibrated.
+
+        A_max = 1/4 lies between half and all of what A can be, so the score can be negative: where
+        no error lies in any interval, or each in all, A nears 1/2 and the score −1 (−0.9 on 19 τ).
+
+        source   Wolf et al. 2024, eq. 7 (Wursthorn et al. 2024)
+        """
+        return 1.0 - self.calibration_area / LARGEST_AREA
+
+    @property
+    def ause(self) -> float:
+        """Area between the sparsification curves by σ and by the errors themselves, unit²."""
+        return self.ranking.ause
+
+    @property
+    def ause_relative(self) -> float:
+        """AUSE over the mean squared error, dimensionless: 0 is the best order."""
+        return self.ranking.ause_relative
+
+    @property
+    def rejection(self) -> Rejection:
+        """Mean squared error of what is left when the rows of the highest σ are rejected."""
+        return self.ranking.rejection
 
     @property
     def nees_interval(self) -> tuple[float, float]:
@@ -395,6 +474,8 @@ class DimensionMeasures(AxisMeasures):
     c_v                       coefficient of variation of σ; NaN for a single row
     mean_sigma, mean_variance, mean_squared_error  means of σ, σ² and error²
     bias                      mean error, in the unit
+    crps                      mean continuous ranked probability score, in the unit; NaN if the
+                              distributions have no mean, as Cauchy's
     pinball_by_tau            (T,) one-sided loss at the Gaussian τ quantile, in the unit
     coverage_one_sided_by_tau (T,) share of z ≤ Φ⁻¹(τ); None where rows are not kept
     uce_bins                  the bins of UCE; those of ENCE and QCE are `bins`
@@ -412,6 +493,7 @@ class DimensionMeasures(AxisMeasures):
     mean_variance: float
     mean_squared_error: float
     bias: float
+    crps: float
     pinball_by_tau: FloatArray
     coverage_one_sided_by_tau: FloatArray | None
     uce_bins: ReliabilityBins
@@ -507,13 +589,16 @@ _DIMENSION = (
     *("nees_mean", "nees_interval", "nees_interval_n_eff", "nees_median_ratio"),
     *("qce", "qce_by_tau", "qce_marginal", "qce_marginal_by_tau", "pinball", "pinball_by_tau"),
     *("picp_by_tau", "mpiw", "mpiw_by_tau", "coverage_one_sided_by_tau", "calibration_area"),
+    *("ucs", "crps", "ause", "ause_relative"),
 )
 _JOINT = (
     *("k", "n", "n_eff", "nll", "nees_mean", "nees_over_k", "nees_interval"),
     *("nees_interval_n_eff", "nees_median_ratio", "qce", "qce_by_tau", "qce_marginal"),
-    *("qce_marginal_by_tau", "coverage_by_tau", "calibration_area", "mean_iou", "ause_iou"),
+    *("qce_marginal_by_tau", "coverage_by_tau", "calibration_area", "ucs"),
+    *("ause", "ause_relative", "mean_iou", "ause_iou"),
 )
 _BEYOND = ("below", "above")
+_REJECTION = ("fraction", "mean_squared_error", "oracle")
 
 
 def as_json(evaluation: Evaluation) -> dict[str, object]:
@@ -532,6 +617,7 @@ def as_json(evaluation: Evaluation) -> dict[str, object]:
 def _dimension(found: DimensionMeasures) -> dict[str, object]:
     return {
         **printed(found, _DIMENSION),
+        "rejection": printed(found.rejection, _REJECTION),
         "bins": plain(found.bins),
         "uce_bins": plain(found.uce_bins),
         "out_of_range": {
@@ -545,6 +631,7 @@ def _joint(found: JointMeasures) -> dict[str, object]:
     lowest, highest, mean = found.deviation
     return {
         **printed(found, _JOINT),
+        "rejection": printed(found.rejection, _REJECTION),
         "sgv_std_min": plain(lowest),
         "sgv_std_max": plain(highest),
         "sgv_std_mean": plain(mean),

@@ -28,8 +28,15 @@ from monitor.frames.cholesky import (
     put_lower,
     whiten_rows,
 )
-from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
-from monitor.statistics.bins import EXPONENT, Binning, Column, chi_square
+from monitor.frames.space import BoolArray, FloatArray, IntArray, Space, read_only
+from monitor.statistics.bins import (
+    EXPONENT,
+    SQUARED_ERRORS,
+    Binning,
+    Column,
+    FloatBins,
+    chi_square,
+)
 from monitor.statistics.clusters import EarlierRows, clustered
 from monitor.statistics.exact_sums import (
     LIMB_BITS,
@@ -40,6 +47,7 @@ from monitor.statistics.exact_sums import (
     from_cells,
     split,
 )
+from monitor.statistics.measures import normal_crps
 
 # Rows summed in one go: with addends of at most 2^40 units each, any sum of them is exact.
 CHUNK = 8192
@@ -55,6 +63,9 @@ _ORDINARY = 64.0
 
 # Above so many possible cells, those that occur are sorted for instead of marked.
 _MOST_MARKS = 2**24
+
+# Up to so many, each has a counter.
+_MOST_COUNTERS = 2**17
 Result = TypeVar("Result")
 
 
@@ -148,6 +159,7 @@ def companion_layout(k: int, levels: int) -> tuple[dict[str, slice], int]:
     log_determinant      Σ log det Σ of the joint block
     normalised, whitened (K (K + 1) / 2,) lower triangles of Σ z zᵀ and Σ u uᵀ
     pairs, cross, beside of clusters, see clusters.design_effect; the last two (K + 1,)
+    crps                 (K,) Σ CRPS; 0 of rows that came from older states
     """
     products = k * (k + 1) // 2
     sizes = {
@@ -160,6 +172,7 @@ def companion_layout(k: int, levels: int) -> tuple[dict[str, slice], int]:
         "pairs": 1,
         "cross": k + 1,
         "beside": k + 1,
+        "crps": k,
     }
     ends = zip(sizes.items(), accumulate(sizes.values()), strict=True)
     return {name: slice(end - size, end) for (name, size), end in ends}, sum(sizes.values())
@@ -172,18 +185,26 @@ class SlotSums:
     n           (G,) detections
     cells       keyed (slot · axes + axis) · bins + micro-bin, columns of bins.Column
     nees        keyed (slot · axes + axis) · bins + bin of the NEES histogram, one column
+    squares     likewise of SQUARED_ERRORS, on the joint axis over all its dimensions
     companions  (G, P) of companion_layout
     """
 
     n: IntArray
     cells: SparseSums
     nees: SparseSums
+    squares: SparseSums
     companions: ExactSum
 
 
 def axis_degrees(space: Space) -> FloatArray:
     """(K + 1,) degrees of freedom of the NEES of each axis."""
     return np.append(np.ones(space.k), float(len(space.joint)))
+
+
+def joint_unit(space: Space) -> str | None:
+    """Returns the unit of all joint dimensions; None where they have several."""
+    units = {space.dimensions[i].unit for i in space.joint}
+    return units.pop() if len(units) == 1 else None
 
 
 def sum_by_slot(
@@ -200,16 +221,20 @@ def sum_by_slot(
     before  of the rows in their clusters; None where none is in any
     """
     assert rows.n <= CHUNK
-    cells = _cells(binning, len(space.joint), rows, slot, slots)
+    # The joint axis has the sum over its dimensions.
+    squared = np.empty(rows.nees.shape)
+    np.square(rows.error, out=squared[:-1])
+    squared[-1] = add_up(squared[list(space.joint)])
+    cells = _cells(binning, len(space.joint), rows, squared, slot, slots)
     yield
-    keys, number = _occupied(binning.nees.index(rows.nees), binning.nees.count, slot, slots)
-    counts = np.bincount(number, minlength=keys.size).astype(np.int64)
-    nees = SparseSums(keys, counts[:, None], keys[:0], keys[:0])
+    nees = _counts(binning.nees.index(rows.nees), binning.nees.count, slot, slots)
+    squares = _counts(SQUARED_ERRORS.index(squared), SQUARED_ERRORS.count, slot, slots)
     yield
     return SlotSums(
         n=np.bincount(slot, minlength=slots).astype(np.int64),
         cells=cells,
         nees=nees,
+        squares=squares,
         companions=_companions(binning, rows, slot, slots, before, axis_degrees(space)),
     )
 
@@ -231,15 +256,43 @@ def _sum(
     return value, there, spilled[there]
 
 
+def _counts(position: IntArray, bins: int, slot: IntArray, slots: int) -> SparseSums:
+    """Counts detections by cell; position (A, n) is the bin of each on each axis."""
+    cells = slots * position.shape[0] * bins
+    if cells > _MOST_COUNTERS:
+        keys, number = _occupied(position, bins, slot, slots)
+        counts = np.bincount(number, minlength=keys.size)
+    else:
+        counts = np.bincount(_keys(position, bins, slot, slots), minlength=cells)
+        # Twice as fast as of the counts themselves.
+        keys = np.flatnonzero(counts != 0)
+        counts = counts[keys]
+    return SparseSums(keys, counts.astype(np.int64)[:, None], keys[:0], keys[:0])
+
+
+def _keys(position: IntArray, bins: int, slot: IntArray, slots: int) -> IntArray:
+    """(A · n,) cell (slot · axes + axis) · bins + bin of positions (A, n)."""
+    at_axis = position + (np.arange(position.shape[0]) * bins)[:, None]
+    if slots > 1:
+        at_axis += slot * (position.shape[0] * bins)
+    return at_axis.ravel()
+
+
 def _cells(
-    binning: Binning, k_joint: int, rows: Measured, slot: IntArray, slots: int
+    binning: Binning,
+    k_joint: int,
+    rows: Measured,
+    squared: FloatArray,
+    slot: IntArray,
+    slots: int,
 ) -> SparseSums:
+    """Adds up the micro-bins; squared (A, n) is Σ error² of each axis."""
     axes, n = rows.deviation.shape
     k, bins, levels = axes - 1, binning.deviation.count, len(binning.tau)
     position = binning.deviation.index(rows.deviation)
     keys, flat = _occupied(position, bins, slot, slots)
 
-    values = np.empty((keys.size, binning.columns), np.int64)
+    values = np.zeros((keys.size, binning.columns), np.int64)
     spills: list[tuple[IntArray, IntArray]] = []
 
     # Within the bins σ² is below twice its unit, so that with z² < 64 all is below 2^40 units.
@@ -249,10 +302,10 @@ def _cells(
         and position.max(initial=0) < bins - 1
     )
 
-    def put(column: int, units: FloatArray, where: IntArray) -> None:
+    def put(column: int, units: FloatArray, where: IntArray, *, ordinary: bool) -> None:
         np.rint(units, out=units)
         sums, there, amount = _sum(units.ravel(), where, keys.size, ordinary=ordinary)
-        values[:, column] = sums
+        values[:, column] += sums
         spills.append((keys[there] * binning.columns + column % binning.columns, amount))
 
     # In place: at this size, memory is what takes time.
@@ -260,14 +313,16 @@ def _cells(
     scale = of_square[position]
     units = np.square(rows.deviation)
     units *= scale
-    put(Column.VARIANCE, units, flat)
-    put(Column.NEES, np.multiply(rows.nees, _SCALE, out=units), flat)
-    units = np.square(rows.error, out=units[:k])
-    units *= scale[:k]
-    put(Column.SQUARED_ERROR, units, flat[: k * n])
+    put(Column.VARIANCE, units, flat, ordinary=ordinary)
+    put(Column.NEES, np.multiply(rows.nees, _SCALE, out=units), flat, ordinary=ordinary)
+    np.multiply(squared, scale, out=units)
+    put(Column.SQUARED_ERROR, units[:k], flat[: k * n], ordinary=ordinary)
+    # σ_G says little of Σ error² where one dimension is much wider than another.
+    put(Column.SQUARED_ERROR, units[k], flat[k * n :], ordinary=False)
+    units = units[:k]
     of_deviation.take(position[:k], out=units, mode="clip")
     units *= rows.error
-    put(Column.ERROR, units, flat[: k * n])
+    put(Column.ERROR, units, flat[: k * n], ordinary=ordinary)
 
     # Which of the T thresholds each NEES lies beyond: counts by (cell, rank), then cumulated.
     rank = np.empty((axes, n), np.uint8)
@@ -292,10 +347,7 @@ def _occupied(
     returns   the cells, ascending, and (A · n,) which of them each is
     """
     cells = slots * position.shape[0] * bins
-    at_axis = position + (np.arange(position.shape[0]) * bins)[:, None]
-    if slots > 1:
-        at_axis += slot * (position.shape[0] * bins)
-    key = at_axis.ravel()
+    key = _keys(position, bins, slot, slots)
     if cells > _MOST_MARKS:
         keys, number = np.unique(key, return_inverse=True)
         return keys, number.astype(np.int64)
@@ -305,7 +357,7 @@ def _occupied(
     keys = np.flatnonzero(mark)
     number = np.empty(cells, np.int64)
     number[keys] = np.arange(keys.size)
-    return keys, number[key]
+    return keys, number.take(key, mode="clip")
 
 
 def _rank(values: FloatArray, thresholds: FloatArray) -> npt.NDArray[np.uint8]:
@@ -328,32 +380,38 @@ def _companions(
     layout, size = companion_layout(k, levels)
     low, high = np.zeros((slots, size), np.int64), np.zeros((slots, size), np.int64)
 
-    def put(name: str, units: FloatArray, within: IntArray | None = None) -> None:
-        """Adds (R, n) up by slot in R columns, or in the C of `within` (R, n), 0 … C − 1."""
+    def put(name: str, units: FloatArray, cell: IntArray | None = None) -> None:
+        """Adds (R, n) up by slot in R columns; in C columns by cell (R · n,), slot · C + column."""
         part = layout[name]
         columns = part.stop - part.start
         np.rint(units, out=units)
-        if slots == 1 and within is None and np.abs(units).max(initial=0.0) <= _LARGEST:
-            low[0, part], high[0, part] = carry(
-                units.sum(axis=1).astype(np.int64), np.zeros(columns, np.int64)
-            )
+        if cell is None:
+            ordered = units if order is None else units.take(order, axis=1)
+            low[present, part], high[present, part] = carry(*_limbs(ordered, starts))
             return
-        where = np.arange(units.shape[0])[:, None] if within is None else within
-        cell = (where + slot * columns).ravel()
         sums, there, spilled = _sum(units.ravel(), cell, slots * columns)
         lows, highs = carry(sums, np.zeros_like(sums))
         highs[there] += spilled << _LIMBS_TO_SPILL
         low[:, part], high[:, part] = lows.reshape(slots, -1), highs.reshape(slots, -1)
 
+    order, starts, present = _by_slot(slot, slots)
     sigma = rows.deviation[:k]
     # By rank of r/σ among the Φ⁻¹(τ), so that the pinball loss of each τ can be told.
     rank = _rank(rows.normalised, binning.normal).astype(np.int64)
     rank += (np.arange(k) * (levels + 1))[:, None]
-    put("sigma", sigma * _SCALE, rank)
-    put("error", rows.error * _SCALE, rank)
+    if slots > 1:
+        rank += slot * (k * (levels + 1))
+    cell = rank.ravel()
+    put("sigma", sigma * _SCALE, cell)
+    put("error", rows.error * _SCALE, cell)
     put("log_sigma", np.log(sigma) * _SCALE)
+    # σ (|z| + what is tabulated)
+    units = _crps_beyond_error().take(_CRPS_BINS.index(rows.nees[:k]))
+    units *= sigma
+    units += np.abs(rows.error)
+    units *= _SCALE
+    put("crps", units)
     put("log_determinant", rows.log_determinant[None] * _SCALE)
-    order, starts, present = _by_slot(slot, slots)
     for name, values in (("normalised", rows.normalised), ("whitened", rows.whitened)):
         part = layout[name]
         low[present, part], high[present, part] = carry(*_products(values, order, starts))
@@ -363,6 +421,17 @@ def _companions(
         put("cross", x * before.sums * _SCALE)
         put("beside", (before.sums + x * before.rows) * _SCALE)
     return ExactSum(low, high, EXPONENT)
+
+
+# Bins of z² fine enough to look CRPS up in: off by 1e-4 σ at most, and by nothing in the mean.
+_CRPS_BINS = FloatBins(10, -32, 44)
+
+
+@cache
+def _crps_beyond_error() -> FloatArray:
+    """Tabulates normal_crps(z) − |z| in the middle of each bin; far out it is constant."""
+    z = np.sqrt(_CRPS_BINS.centre)
+    return read_only(normal_crps(z) - z)
 
 
 def _by_slot(slot: IntArray, slots: int) -> tuple[IntArray | None, IntArray, IntArray]:
@@ -390,15 +459,27 @@ def _products(
     # Where no factor is beyond 2^20, no product is beyond 2^40.
     ordinary = bool(np.abs(v).max(initial=0.0) <= _LARGEST**0.5)
     size = k * (k + 1) // 2
-    low = np.empty((starts.size, size), np.int64)
-    high = np.zeros((starts.size, size), np.int64)
+    low, high = np.empty((2, starts.size, size), np.int64)
     end = 0
     for i in range(k):
         start, end = end, end + i + 1
         units = v[: i + 1] * v[i]
         np.rint(units, out=units)
-        if not ordinary and np.abs(units).max(initial=0.0) > _LARGEST:
-            units, upper = split(units)
-            high[:, start:end] = np.add.reduceat(upper, starts, axis=1).T
-        low[:, start:end] = np.add.reduceat(units, starts, axis=1).T
+        low[:, start:end], high[:, start:end] = _limbs(units, starts, ordinary=ordinary)
     return low, high
+
+
+def _limbs(
+    units: FloatArray, starts: IntArray, *, ordinary: bool = False
+) -> tuple[IntArray, IntArray]:
+    """Adds up integral floats (R, n), ordered by slot; limbs (G', R), not yet carried.
+
+    ordinary  whether it is known that none is beyond 2^40
+    """
+    upper = None
+    if not ordinary and np.abs(units).max(initial=0.0) > _LARGEST:
+        units, upper = split(units)
+    low = np.add.reduceat(units, starts, axis=1).T.astype(np.int64)
+    if upper is None:
+        return low, np.zeros_like(low)
+    return low, np.add.reduceat(upper, starts, axis=1).T.astype(np.int64)

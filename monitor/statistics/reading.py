@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterable
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from monitor.frames.space import FloatArray, IntArray, Space, read_only
+from monitor.frames.space import BoolArray, FloatArray, IntArray, Space, read_only
 from monitor.statistics import measures
-from monitor.statistics.bins import LogBins, chi_square
+from monitor.statistics.bins import SQUARED_ERRORS, LogBins, chi_square
 from monitor.statistics.class_evaluation import ClassEvaluation, read_classes
-from monitor.statistics.class_statistics import ClassStatistics
 from monitor.statistics.clusters import LARGEST, design_effect
 from monitor.statistics.exact_engine import EQUAL_COUNT, BinCut
 from monitor.statistics.measures import (
@@ -30,10 +29,12 @@ from monitor.statistics.measures import (
     JointMeasures,
     ReliabilityBins,
 )
-from monitor.statistics.observations import finished
+from monitor.statistics.observations import finished, joint_unit
 from monitor.statistics.predicted import DEVIATIONS, ENTROPIES, PredictedStatistics
+from monitor.statistics.sparsification import ErrorRanking, Ranked
 from monitor.statistics.state import (
     AxisCells,
+    ClassStages,
     SliceStatistics,
     StageStatistics,
     axis_cells,
@@ -161,7 +162,9 @@ def read_in_steps(statistics: StageStatistics, cut: BinCut) -> Generator[None, N
     within = np.stack([held.totals(one) for one in held.cells.within.T], axis=1) * per_row
     variance, error = held.totals(held.cells.variance), held.totals(held.cells.error)
     squared_error = held.totals(held.cells.squared_error) * per_row
+    known = _squares_known(statistics)
     sigma, ratio = statistics.sigma, median[:-1] / chi_square((0.5,), 1)
+    crps = statistics.companion["crps"]
     nll = _HALF_LOG_TAU + statistics.companion["log_sigma"] * per_row + 0.5 * nees[:-1]
     # τ Σ a − Σ min(a, 0) with a = r − σ Φ⁻¹(τ): the one-sided pinball loss.
     distance = error[:-1, None] - binning.normal * sigma[:, None]
@@ -179,14 +182,16 @@ def read_in_steps(statistics: StageStatistics, cut: BinCut) -> Generator[None, N
             mean_variance=float(variance[i]) * per_row,
             mean_squared_error=float(squared_error[i]),
             bias=float(error[i]) * per_row,
+            crps=float(crps[i]) * per_row if known[i] else math.nan,
             pinball_by_tau=pinball[i],
             coverage_by_tau=within[i],
             coverage_one_sided_by_tau=None,
+            ranking=ErrorRanking(partial(_ranked, statistics, i)),
         )
         for i, name in enumerate(space.names)
     }
     yield
-    joint_bins, _ = bins[-1]
+    joint_bins = replace(bins[-1][0], squared_error=np.zeros(bins[-1][0].n.size))
     joint = JointMeasures(
         k=k,
         n=n,
@@ -199,8 +204,37 @@ def read_in_steps(statistics: StageStatistics, cut: BinCut) -> Generator[None, N
         coverage_by_tau=within[-1],
         deviation=_deviation(held.axis(statistics.space.k)),
         bins=joint_bins,
+        ranking=ErrorRanking(partial(_ranked, statistics, space.k)),
     )
     return Evaluation(rows=n, tau=tau, dimensions=dimensions, joint=joint)
+
+
+def _ranked(statistics: StageStatistics, i: int) -> Ranked | None:
+    """Ranks the rows of axis i; None where older states lack their squares, or units differ.
+
+    Rows of a micro-bin are ties by σ, rows of a bin of squared errors by these. Such a bin counts
+    with its middle, times what makes the sum of all of them that of the micro-bins.
+    """
+    k, bins = statistics.space.k, SQUARED_ERRORS
+    if not _squares_known(statistics)[i] or (i == k and joint_unit(statistics.space) is None):
+        return None
+    cells = OccupiedCells.of(statistics).axis(i)
+    counts = statistics.squares.between(i * bins.count, (i + 1) * bins.count)
+    kept = counts.values[:, 0] > 0
+    n = counts.values[kept, 0]
+    squares = n * bins.centre[counts.keys[kept]]
+    if n.size:
+        squares *= cells.squared_error.sum() / squares.sum()
+    error = np.append(cells.squared_error, squares)[:, None]
+    by = np.repeat([0, 1], (cells.n.size, n.size))
+    return Ranked(2, by, np.append(cells.n, n), error, np.zeros_like(error))
+
+
+def _squares_known(statistics: StageStatistics) -> BoolArray:
+    """(K + 1,) whether every row of an axis has brought its squares, and its CRPS with them."""
+    axis, counts = statistics.squares.keys // SQUARED_ERRORS.count, statistics.squares.values[:, 0]
+    known: BoolArray = np.bincount(axis, counts, statistics.space.k + 1) == statistics.n
+    return known
 
 
 def _of_histograms(statistics: StageStatistics) -> tuple[FloatArray, FloatArray, list[float]]:
@@ -305,11 +339,37 @@ class WindowReading:
 
 @dataclass(frozen=True, slots=True)
 class ClassReading:
-    """The measures of the class probabilities of one slice."""
+    """The measures of the class probabilities of one slice by stage."""
 
     name: str
-    evaluation: ClassEvaluation
+    raw: ClassEvaluation
+    recalibrated: ClassEvaluation
     class_names: tuple[str, ...] = ()
+
+    @property
+    def stages(self) -> tuple[tuple[str, ClassEvaluation], ...]:
+        """Both stages, with their names."""
+        return ((RAW, self.raw), (RECALIBRATED, self.recalibrated))
+
+    @property
+    def shown(self) -> dict[str, ClassEvaluation]:
+        """The stages by name; one of them where nothing was changed."""
+        return {RAW: self.raw} if self.recalibrated is self.raw else dict(self.stages)
+
+
+def read_class_slice(
+    name: str, held: ClassStages, class_names: tuple[str, ...] = ()
+) -> ClassReading:
+    """Reads both stages of a slice, the very same object where nothing was changed.
+
+    Of recalibrated opinions only the mean is kept: the parts of its entropy are not known.
+    """
+    raw = recalibrated = read_classes(held.raw)
+    if held.recalibrated is not held.raw:
+        recalibrated = read_classes(held.recalibrated)
+        if recalibrated.opinions != raw.opinions:
+            recalibrated = replace(recalibrated, opinions=0, aleatoric=math.nan, epistemic=math.nan)
+    return ClassReading(name, raw, recalibrated, class_names)
 
 
 @dataclass(slots=True)
@@ -341,17 +401,17 @@ class ReadingCache:
 class ClassReadingCache:
     """Reads class slices, and keeps the last reading of each with its statistics."""
 
-    _last: dict[str, tuple[ClassStatistics, ClassReading]] = field(default_factory=dict)
+    _last: dict[str, tuple[ClassStages, ClassReading]] = field(default_factory=dict)
 
     def read(
-        self, statistics: Iterable[tuple[str, tuple[str, ...], ClassStatistics]]
+        self, statistics: Iterable[tuple[str, tuple[str, ...], ClassStages]]
     ) -> Generator[None, None, tuple[ClassReading, ...]]:
         """Reads one slice a step; returns the readings in the given order."""
         readings = []
         for name, class_names, current in statistics:
             known = self._last.get(name)
             if known is None or known[0] is not current:
-                known = current, ClassReading(name, read_classes(current), class_names)
+                known = current, read_class_slice(name, current, class_names)
                 self._last[name] = known
                 yield
             readings.append(known[1])

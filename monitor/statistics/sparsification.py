@@ -8,7 +8,9 @@ error, so nothing depends on the order of the rows.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from scipy.special import digamma
@@ -99,25 +101,87 @@ def areas(ranked: Ranked) -> FloatArray:
 
 def wrong_of_kept(ranked: Ranked, kept: IntArray) -> FloatArray:
     """(F,) mean first error of the `kept` (F,) most certain rows of one segment; NaN for 0."""
-    rows, sums = (np.append(0, np.cumsum(one)) for one in (ranked.n, ranked.error[:, 0]))
+    return _mean_of_kept(ranked.n, ranked.error[:, 0], kept)
+
+
+def _mean_of_kept(n: IntArray, error: FloatArray, kept: IntArray) -> FloatArray:
+    rows, sums = (np.append(0, np.cumsum(one)) for one in (n, error))
     with np.errstate(invalid="ignore"):
         mean: FloatArray = np.interp(kept, rows, sums) / kept
     return mean
 
 
-def sparsification_error(uncertainty: FloatArray, error: FloatArray) -> float:
-    """AUSE: area between the sparsification curve and that of the oracle, in the unit of the error.
-
-    The oracle sorts by the error itself; 0 is the best order.
+def rank_twice(uncertainty: FloatArray, error: FloatArray) -> Ranked:
+    """Ranks N rows by their uncertainty, and again by the error itself, as the oracle does.
 
     uncertainty, error  (N,)
-    returns             NaN without rows
-    source              Wolf et al. 2024, section 2.2.4
     """
-    one_segment = np.zeros(error.size, np.int64)
-    by_claim, by_error = (
-        float(areas(rank_rows(axis, error[:, None], one_segment, 1))[0, 0, 0])
-        for axis in (uncertainty, error)
-    )
-    # Nothing is better than the oracle, but for a rounding.
-    return max(by_claim - by_error, 0.0)
+    by = np.repeat([0, 1], error.size)
+    return rank_rows(np.append(uncertainty, error), np.tile(error, 2)[:, None], by, 2)
+
+
+# Shares of rejected rows of the rejection curve, in twentieths.
+REJECTED = np.arange(20)
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """Tells what is left when the rows of the highest deviation are rejected; NaN where unknown.
+
+    fraction            (F,) share of rows rejected
+    mean_squared_error  (F,) of the others, unit²
+    oracle              (F,) likewise, where the rows of the largest errors are rejected
+    """
+
+    fraction: FloatArray
+    mean_squared_error: FloatArray
+    oracle: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class ErrorRanking:
+    """How σ ranks squared errors, worked out when it is asked for.
+
+    AUSE = A(sorted by σ) − A(sorted by error²), A as in areas(): 0 where larger errors have larger
+    σ. Where σ tells nothing apart, it is the mean squared error less A(sorted by error²).
+
+    ranked  gives the rows in two segments, as rank_twice does; None where errors are not known, or
+            have several units
+    source  Wolf et al. 2024, section 2.2.4, with error² as the merit
+    """
+
+    ranked: Callable[[], Ranked | None]
+
+    @cached_property
+    def _found(self) -> tuple[float, Rejection]:
+        ranked = self.ranked()
+        if ranked is None:
+            return np.nan, Rejection(REJECTED / 20, *np.full((2, REJECTED.size), np.nan))
+        (by_deviation, by_error), _ = areas(ranked)[:, 0].tolist()
+        half = int(np.searchsorted(ranked.segment, 1))
+        n = int(ranked.n[:half].sum())
+        kept = n - n * REJECTED // 20
+        left, oracle = (
+            _mean_of_kept(ranked.n[part], ranked.error[part, 0], kept)
+            for part in (slice(half), slice(half, None))
+        )
+        # Nothing is better than the oracle, but for a rounding; NaN without rows.
+        ause = float(np.maximum(by_deviation - by_error, 0.0))
+        return ause, Rejection(REJECTED / 20, left, oracle)
+
+    @property
+    def ause(self) -> float:
+        """Area between the curves, unit²; NaN where unknown."""
+        return self._found[0]
+
+    @property
+    def ause_relative(self) -> float:
+        """Area over the mean squared error; NaN without errors, which σ could rank."""
+        ause, rejection = self._found
+        whole = float(rejection.mean_squared_error[0])
+        return ause / whole if whole > 0 else np.nan
+
+    @property
+    def rejection(self) -> Rejection:
+        """The rejection curve and its oracle."""
+        return self._found[1]

@@ -23,8 +23,14 @@ import numpy as np
 
 from monitor.frames.slices import OVERFLOW, TOTAL, ClassSliceTable, Slice, label
 from monitor.frames.space import FloatArray, IntArray, Space, read_only, square_from_triangle
-from monitor.statistics.bins import EXPONENT, Binning, Column, IncompatibleStatistics
-from monitor.statistics.class_statistics import ClassStatistics
+from monitor.statistics.bins import (
+    EXPONENT,
+    SQUARED_ERRORS,
+    Binning,
+    Column,
+    IncompatibleStatistics,
+)
+from monitor.statistics.class_statistics import ClassStatistics, no_class_statistics
 from monitor.statistics.clusters import ClusterArray, ClusterMemory, clustered, no_clusters
 from monitor.statistics.exact_sums import ExactStatistics, ExactSum, SparseSums, total
 from monitor.statistics.measures import BinSums
@@ -44,6 +50,8 @@ from monitor.statistics.windows import PaneKey, S, Windows, advance, put, same_p
 @dataclass(frozen=True, eq=False, slots=True)
 class AxisCells(BinSums):
     """The occupied micro-bins of one axis, as floats, ascending.
+
+    On the joint axis squared_error is of all its dimensions.
 
     error  (B,) sum of errors, in the unit of the axis; of no meaning on the joint axis
     """
@@ -71,7 +79,7 @@ def axis_cells(held: SparseSums, position: IntArray, binning: Binning) -> AxisCe
 class StageStatistics(ExactStatistics):
     """Everything that is known of n matched detections.
 
-    tables      cells and nees
+    tables      cells, nees and squares
     companions  `companion` has them by name; what is made of some is a property
     """
 
@@ -87,6 +95,14 @@ class StageStatistics(ExactStatistics):
     def nees(self) -> SparseSums:
         """The histogram of NEES, keyed axis · bins + bin of Binning.nees."""
         return self.tables[1]
+
+    @property
+    def squares(self) -> SparseSums:
+        """How many have their error² in each bin of SQUARED_ERRORS, keyed axis · bins + bin.
+
+        The joint axis has the sum over its dimensions. Older states lack it, and Σ CRPS.
+        """
+        return self.tables[2]
 
     def check_same(self, other: StageStatistics) -> None:
         """Raises IncompatibleStatistics unless spaces and binning are the same."""
@@ -164,7 +180,7 @@ def no_stage_statistics(space: Space, binning: Binning) -> StageStatistics:
         space=space,
         binning=binning,
         n=0,
-        tables=(SparseSums.zero(binning.columns), SparseSums.zero(1)),
+        tables=(SparseSums.zero(binning.columns), SparseSums.zero(1), SparseSums.zero(1)),
         companions=ExactSum.zero((companion_layout(space.k, len(binning.tau))[1],), EXPONENT),
     )
 
@@ -210,57 +226,72 @@ def together(sums: Sequence[SlotSums]) -> SlotSums:
         n=np.sum([part.n for part in sums], axis=0),
         cells=total([part.cells for part in sums]),
         nees=total([part.nees for part in sums]),
+        squares=total([part.squares for part in sums]),
         companions=reduce(operator.add, (part.companions for part in sums)),
     )
 
 
 def by_slot(space: Space, binning: Binning, sums: SlotSums) -> Iterator[StageStatistics]:
     """Yields the statistics of every slot."""
-    bins, nees_bins = (space.k + 1) * binning.deviation.count, (space.k + 1) * binning.nees.count
+    counts = binning.deviation.count, binning.nees.count, SQUARED_ERRORS.count
+    sizes = [(space.k + 1) * count for count in counts]
     for slot, n in enumerate(sums.n.tolist()):
         low, high = sums.companions.low[slot].copy(), sums.companions.high[slot].copy()
         yield StageStatistics(
             space=space,
             binning=binning,
             n=n,
-            tables=(
-                sums.cells.between(slot * bins, (slot + 1) * bins),
-                sums.nees.between(slot * nees_bins, (slot + 1) * nees_bins),
+            tables=tuple(
+                table.between(slot * size, (slot + 1) * size)
+                for table, size in zip((sums.cells, sums.nees, sums.squares), sizes, strict=True)
             ),
             companions=ExactSum(low, high, EXPONENT),
         )
 
 
+Held = TypeVar("Held", bound=ExactStatistics)
+
+
 @dataclass(frozen=True, slots=True)
-class SliceStatistics:
+class Stages(Generic[Held]):
     """Both stages of one slice; the very same object where nothing was changed."""
 
-    raw: StageStatistics
-    recalibrated: StageStatistics
+    raw: Held
+    recalibrated: Held
 
     @property
     def is_zero(self) -> bool:
         """Tells that nothing is held at either stage."""
         return self.raw.is_zero and self.recalibrated.is_zero
 
-    def merge(self, other: SliceStatistics) -> SliceStatistics:
+    def merge(self, other: Stages[Held]) -> Stages[Held]:
         """Merges both stages. Raises IncompatibleStatistics."""
         raw = self.raw.merge(other.raw)
         if self.recalibrated is self.raw and other.recalibrated is other.raw:
-            return SliceStatistics(raw, raw)
-        return SliceStatistics(raw, self.recalibrated.merge(other.recalibrated))
+            return Stages(raw, raw)
+        return Stages(raw, self.recalibrated.merge(other.recalibrated))
 
-    def negated(self) -> SliceStatistics:
+    def negated(self) -> Stages[Held]:
         """Turns the sign of all sums: merging the result retracts what was added."""
         raw = self.raw.negated()
         same = self.recalibrated is self.raw
-        return SliceStatistics(raw, raw if same else self.recalibrated.negated())
+        return Stages(raw, raw if same else self.recalibrated.negated())
+
+
+SliceStatistics = Stages[StageStatistics]
+ClassStages = Stages[ClassStatistics]
 
 
 def no_statistics(space: Space, binning: Binning) -> SliceStatistics:
     """Statistics of no detections, at both stages."""
     zero = no_stage_statistics(space, binning)
-    return SliceStatistics(zero, zero)
+    return Stages(zero, zero)
+
+
+def no_classes(classes: int) -> ClassStages:
+    """Statistics of no rows of probabilities, at both stages."""
+    zero = no_class_statistics(classes)
+    return Stages(zero, zero)
 
 
 # Detections of one pane, and limbs of its sums: so many that what is added to them, by however
@@ -327,7 +358,7 @@ class ClassSliceState:
 
     name: str
     class_names: tuple[str, ...]
-    panes: dict[PaneKey, ClassStatistics]
+    panes: dict[PaneKey, ClassStages]
     overflow: bool = False
 
     @property
@@ -338,7 +369,7 @@ class ClassSliceState:
     @property
     def n(self) -> int:
         """Detections with class probabilities and a true class."""
-        return sum(held.n for held in self.panes.values())
+        return sum(held.raw.n for held in self.panes.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -460,10 +491,12 @@ def check_sizes(state: StatisticsState) -> None:
     for kind, entries in kinds.items():
         for i, entry in enumerate(entries):
             for pane in entry.panes.values():
-                stages: tuple[ExactStatistics, ...] = (
-                    (pane.raw, pane.recalibrated) if isinstance(pane, SliceStatistics) else (pane,)
+                both: tuple[ExactStatistics, ...] = (
+                    (pane,)
+                    if isinstance(pane, PredictedStatistics)
+                    else (pane.raw, pane.recalibrated)
                 )
-                for held in stages:
+                for held in both:
                     largest = np.abs(held.companions.high).max(initial=0)
                     if abs(held.n) > MOST_DETECTIONS or largest > _MOST_LIMB:
                         raise IncompatibleStatistics(

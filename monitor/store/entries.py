@@ -272,6 +272,7 @@ def _opinions_message(stored: Opinions) -> pb.KeptOpinions:
         slice=None if key is None else pb.KeptSlice(**values_of(key, _OF_SLICE)),
         **written(stored, rows=_NATURALS, values=FLOATS),
         opinions=stored.values.shape[1],
+        made=None if stored.made is None else FLOATS.write(stored.made),
     )
 
 
@@ -326,6 +327,7 @@ def _opinions(message: pb.KeptOpinions, classes: int) -> Opinions:
         SliceKey(key.name, key.overflow) if message.HasField("slice") else None,
         rows,
         FLOATS.read(message.values, rows.size, message.opinions, classes),
+        FLOATS.read(message.made, rows.size, classes) if message.HasField("made") else None,
     )
 
 

@@ -14,17 +14,20 @@ from functools import partial
 from itertools import count
 from typing import Any, TypeVar
 
+import numpy as np
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from monitor.frames.slices import OVERFLOW
-from monitor.statistics.bins import Binning, IncompatibleStatistics
+from monitor.statistics.bins import SQUARED_ERRORS, Binning, IncompatibleStatistics
 from monitor.statistics.class_statistics import (
     BIN_HASH,
+    COMPANIONS,
     ClassStatistics,
     no_class_statistics,
     table_shapes,
 )
+from monitor.statistics.exact_sums import ExactSum
 from monitor.statistics.predicted import (
     DEVIATIONS,
     ENTROPIES,
@@ -34,10 +37,12 @@ from monitor.statistics.predicted import (
 )
 from monitor.statistics.state import (
     ClassSliceState,
+    ClassStages,
     PredictedSliceState,
     SliceState,
     SliceStatistics,
     Slicing,
+    Stages,
     StageStatistics,
     StatisticsState,
     no_stage_statistics,
@@ -195,11 +200,24 @@ def _encode_slice_pane(held: SliceStatistics) -> pb.PaneState:
 
 
 def _encode_stage(stage: StageStatistics) -> pb.StageState:
+    companions, crps = _without_crps(stage.companions, stage.space.k)
     return pb.StageState(
         n=stage.n,
         cells=encode_sums(stage.cells),
         nees=encode_sums(stage.nees),
-        companions=encode_limbs(stage.companions),
+        companions=encode_limbs(companions),
+        squares=encode_sums(stage.squares),
+        crps=encode_limbs(crps),
+    )
+
+
+def _without_crps(sums: ExactSum, k: int) -> tuple[ExactSum, ExactSum]:
+    """Splits companions: older sidecars know no CRPS, the last K of them, and set it apart."""
+    old, crps = slice(-k), slice(-k, None)
+    low, high = sums.low, sums.high
+    return (
+        ExactSum(low[old], high[old], sums.exponent),
+        ExactSum(low[crps], high[crps], sums.exponent),
     )
 
 
@@ -218,7 +236,7 @@ def _decode_slice_pane(zero: StageStatistics, pane: pb.PaneState, field: str) ->
     raw = recalibrated = _decode_stage(pane.raw, zero, f"{field}.raw")
     if pane.HasField("recalibrated"):
         recalibrated = _decode_stage(pane.recalibrated, zero, f"{field}.recalibrated")
-    return SliceStatistics(raw, recalibrated)
+    return Stages(raw, recalibrated)
 
 
 def _panes(
@@ -260,13 +278,23 @@ def _decode_stage(message: pb.StageState, zero: StageStatistics, field: str) -> 
         message.cells, zero.cells.width, axes * binning.deviation.count, f"{field}.cells"
     )
     nees = decode_sums(message.nees, zero.nees.width, axes * binning.nees.count, f"{field}.nees")
-    if no_limbs(message.companions):
+    squares = decode_sums(
+        message.squares, zero.squares.width, axes * SQUARED_ERRORS.count, f"{field}.squares"
+    )
+    companions, crps = _without_crps(zero.companions, zero.space.k)
+    if not no_limbs(message.companions):
+        companions = decode_limbs(message.companions, companions, f"{field}.companions")
+    elif n or cells.keys.size or nees.keys.size:
         # They are most of a pane in memory: what has sums must bring all of them.
-        if n or cells.keys.size or nees.keys.size:
-            raise invalid(f"{field}.companions", "absent, where other sums are there")
-        return zero
-    companions = decode_limbs(message.companions, zero.companions, f"{field}.companions")
-    return replace(zero, n=n, tables=(cells, nees), companions=companions)
+        raise invalid(f"{field}.companions", "absent, where other sums are there")
+    # An older sidecar sets both apart, and writes them as a pane of their own.
+    if not no_limbs(message.crps):
+        crps = decode_limbs(message.crps, crps, f"{field}.crps")
+    elif squares.keys.size:
+        raise invalid(f"{field}.crps", "absent, where squares are there")
+    low, high = np.append(companions.low, crps.low), np.append(companions.high, crps.high)
+    found = ExactSum(low, high, companions.exponent)
+    return replace(zero, n=n, tables=(cells, nees, squares), companions=found)
 
 
 def checked_count(n: int, field: str) -> int:
@@ -283,13 +311,22 @@ def encode_class_slice(entry: ClassSliceState, known: PaneBytes | None) -> Itera
     return _parts(head, entry.panes, _encode_class_pane, known)
 
 
-def _encode_class_pane(held: ClassStatistics) -> pb.ClassPaneState:
-    """Without level and number."""
-    return pb.ClassPaneState(
-        n=held.n,
-        tables=[encode_sums(table) for table in held.tables],
-        companions=encode_limbs(held.companions),
-    )
+def _encode_class_pane(held: ClassStages) -> pb.ClassPaneState:
+    """Without level and number. Equal states are equal bytes."""
+    found = pb.ClassPaneState(**_class_sums(held.raw))
+    if held.recalibrated is not held.raw:
+        recalibrated = _class_sums(held.recalibrated)
+        if recalibrated != _class_sums(held.raw):
+            found.recalibrated.CopyFrom(pb.ClassStageState(**recalibrated))
+    return found
+
+
+def _class_sums(stage: ClassStatistics) -> dict[str, Any]:
+    return {
+        "n": stage.n,
+        "tables": [encode_sums(table) for table in stage.tables],
+        "companions": encode_limbs(stage.companions),
+    }
 
 
 def decode_class_slice(
@@ -312,25 +349,36 @@ def _check_hash(found: str, ours: str, what: str, field: str) -> None:
         )
 
 
-def _decode_class_pane(
-    zero: ClassStatistics, pane: pb.ClassPaneState, field: str
+def _decode_class_pane(zero: ClassStatistics, pane: pb.ClassPaneState, field: str) -> ClassStages:
+    raw = recalibrated = _decode_class_stage(pane, zero, field)
+    if pane.HasField("recalibrated"):
+        recalibrated = _decode_class_stage(pane.recalibrated, zero, f"{field}.recalibrated")
+    return Stages(raw, recalibrated)
+
+
+def _decode_class_stage(
+    message: pb.ClassPaneState | pb.ClassStageState, zero: ClassStatistics, field: str
 ) -> ClassStatistics:
-    if not pane.tables:
-        if pane.n or not no_limbs(pane.companions):
+    if not message.tables:
+        if message.n or not no_limbs(message.companions):
             raise invalid(f"{field}.tables", "absent, where other sums are there")
         # A place for what newer code has added, with nothing that we know.
         return zero
-    if len(pane.tables) != len(zero.tables):
-        raise invalid(f"{field}.tables", f"{len(pane.tables)}, not {len(zero.tables)}")
+    if len(message.tables) != len(zero.tables):
+        raise invalid(f"{field}.tables", f"{len(message.tables)}, not {len(zero.tables)}")
     shapes = table_shapes(zero.classes)
+    # An older state ends before the moments: none of its rows has them.
+    for limbs in (message.companions.low, message.companions.high):
+        if len(limbs) == COMPANIONS.index("doubt_cubed"):
+            limbs.extend([0] * (len(COMPANIONS) - len(limbs)))
     return replace(
         zero,
-        n=checked_count(pane.n, field),
+        n=checked_count(message.n, field),
         tables=tuple(
             decode_sums(table, width, end, f"{field}.tables[{i}]")
-            for i, (table, (width, end)) in enumerate(zip(pane.tables, shapes, strict=True))
+            for i, (table, (width, end)) in enumerate(zip(message.tables, shapes, strict=True))
         ),
-        companions=decode_limbs(pane.companions, zero.companions, f"{field}.companions"),
+        companions=decode_limbs(message.companions, zero.companions, f"{field}.companions"),
     )
 
 

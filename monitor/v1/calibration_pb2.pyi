@@ -35,7 +35,7 @@ class Bin(_message.Message):
     def __init__(self, lower: _Optional[float] = ..., upper: _Optional[float] = ..., n: _Optional[int] = ..., variance: _Optional[float] = ..., squared_error: _Optional[float] = ..., nees: _Optional[float] = ..., within: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class DimensionCalibration(_message.Message):
-    __slots__ = ("name", "unit", "ence", "ence_noise_floor", "uce", "qce", "qce_by_tau", "nees_mean", "nll", "bias", "bins", "ence_noise_floor_gaussian", "n_eff", "kurtosis", "sharpness", "c_v", "pinball", "calibration_area")
+    __slots__ = ("name", "unit", "ence", "ence_noise_floor", "uce", "qce", "qce_by_tau", "nees_mean", "nll", "bias", "bins", "ence_noise_floor_gaussian", "n_eff", "kurtosis", "sharpness", "c_v", "pinball", "calibration_area", "ucs", "crps", "ause", "ause_relative", "rejection")
     NAME_FIELD_NUMBER: _ClassVar[int]
     UNIT_FIELD_NUMBER: _ClassVar[int]
     ENCE_FIELD_NUMBER: _ClassVar[int]
@@ -54,6 +54,11 @@ class DimensionCalibration(_message.Message):
     C_V_FIELD_NUMBER: _ClassVar[int]
     PINBALL_FIELD_NUMBER: _ClassVar[int]
     CALIBRATION_AREA_FIELD_NUMBER: _ClassVar[int]
+    UCS_FIELD_NUMBER: _ClassVar[int]
+    CRPS_FIELD_NUMBER: _ClassVar[int]
+    AUSE_FIELD_NUMBER: _ClassVar[int]
+    AUSE_RELATIVE_FIELD_NUMBER: _ClassVar[int]
+    REJECTION_FIELD_NUMBER: _ClassVar[int]
     name: str
     unit: str
     ence: float
@@ -72,10 +77,25 @@ class DimensionCalibration(_message.Message):
     c_v: float
     pinball: float
     calibration_area: float
-    def __init__(self, name: _Optional[str] = ..., unit: _Optional[str] = ..., ence: _Optional[float] = ..., ence_noise_floor: _Optional[float] = ..., uce: _Optional[float] = ..., qce: _Optional[float] = ..., qce_by_tau: _Optional[_Iterable[float]] = ..., nees_mean: _Optional[float] = ..., nll: _Optional[float] = ..., bias: _Optional[float] = ..., bins: _Optional[_Iterable[_Union[Bin, _Mapping]]] = ..., ence_noise_floor_gaussian: _Optional[float] = ..., n_eff: _Optional[float] = ..., kurtosis: _Optional[float] = ..., sharpness: _Optional[float] = ..., c_v: _Optional[float] = ..., pinball: _Optional[float] = ..., calibration_area: _Optional[float] = ...) -> None: ...
+    ucs: float
+    crps: float
+    ause: float
+    ause_relative: float
+    rejection: Rejection
+    def __init__(self, name: _Optional[str] = ..., unit: _Optional[str] = ..., ence: _Optional[float] = ..., ence_noise_floor: _Optional[float] = ..., uce: _Optional[float] = ..., qce: _Optional[float] = ..., qce_by_tau: _Optional[_Iterable[float]] = ..., nees_mean: _Optional[float] = ..., nll: _Optional[float] = ..., bias: _Optional[float] = ..., bins: _Optional[_Iterable[_Union[Bin, _Mapping]]] = ..., ence_noise_floor_gaussian: _Optional[float] = ..., n_eff: _Optional[float] = ..., kurtosis: _Optional[float] = ..., sharpness: _Optional[float] = ..., c_v: _Optional[float] = ..., pinball: _Optional[float] = ..., calibration_area: _Optional[float] = ..., ucs: _Optional[float] = ..., crps: _Optional[float] = ..., ause: _Optional[float] = ..., ause_relative: _Optional[float] = ..., rejection: _Optional[_Union[Rejection, _Mapping]] = ...) -> None: ...
+
+class Rejection(_message.Message):
+    __slots__ = ("fraction", "mean_squared_error", "oracle")
+    FRACTION_FIELD_NUMBER: _ClassVar[int]
+    MEAN_SQUARED_ERROR_FIELD_NUMBER: _ClassVar[int]
+    ORACLE_FIELD_NUMBER: _ClassVar[int]
+    fraction: _containers.RepeatedScalarFieldContainer[float]
+    mean_squared_error: _containers.RepeatedScalarFieldContainer[float]
+    oracle: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, fraction: _Optional[_Iterable[float]] = ..., mean_squared_error: _Optional[_Iterable[float]] = ..., oracle: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class JointCalibration(_message.Message):
-    __slots__ = ("k", "nees_over_k", "nees_median_ratio", "qce", "qce_by_tau", "coverage_by_tau", "nll", "bins", "n_eff", "nees_interval", "nees_interval_n_eff", "calibration_area")
+    __slots__ = ("k", "nees_over_k", "nees_median_ratio", "qce", "qce_by_tau", "coverage_by_tau", "nll", "bins", "n_eff", "nees_interval", "nees_interval_n_eff", "calibration_area", "ucs", "ause", "ause_relative", "rejection")
     K_FIELD_NUMBER: _ClassVar[int]
     NEES_OVER_K_FIELD_NUMBER: _ClassVar[int]
     NEES_MEDIAN_RATIO_FIELD_NUMBER: _ClassVar[int]
@@ -88,6 +108,10 @@ class JointCalibration(_message.Message):
     NEES_INTERVAL_FIELD_NUMBER: _ClassVar[int]
     NEES_INTERVAL_N_EFF_FIELD_NUMBER: _ClassVar[int]
     CALIBRATION_AREA_FIELD_NUMBER: _ClassVar[int]
+    UCS_FIELD_NUMBER: _ClassVar[int]
+    AUSE_FIELD_NUMBER: _ClassVar[int]
+    AUSE_RELATIVE_FIELD_NUMBER: _ClassVar[int]
+    REJECTION_FIELD_NUMBER: _ClassVar[int]
     k: int
     nees_over_k: float
     nees_median_ratio: float
@@ -100,7 +124,11 @@ class JointCalibration(_message.Message):
     nees_interval: _containers.RepeatedScalarFieldContainer[float]
     nees_interval_n_eff: _containers.RepeatedScalarFieldContainer[float]
     calibration_area: float
-    def __init__(self, k: _Optional[int] = ..., nees_over_k: _Optional[float] = ..., nees_median_ratio: _Optional[float] = ..., qce: _Optional[float] = ..., qce_by_tau: _Optional[_Iterable[float]] = ..., coverage_by_tau: _Optional[_Iterable[float]] = ..., nll: _Optional[float] = ..., bins: _Optional[_Iterable[_Union[Bin, _Mapping]]] = ..., n_eff: _Optional[float] = ..., nees_interval: _Optional[_Iterable[float]] = ..., nees_interval_n_eff: _Optional[_Iterable[float]] = ..., calibration_area: _Optional[float] = ...) -> None: ...
+    ucs: float
+    ause: float
+    ause_relative: float
+    rejection: Rejection
+    def __init__(self, k: _Optional[int] = ..., nees_over_k: _Optional[float] = ..., nees_median_ratio: _Optional[float] = ..., qce: _Optional[float] = ..., qce_by_tau: _Optional[_Iterable[float]] = ..., coverage_by_tau: _Optional[_Iterable[float]] = ..., nll: _Optional[float] = ..., bins: _Optional[_Iterable[_Union[Bin, _Mapping]]] = ..., n_eff: _Optional[float] = ..., nees_interval: _Optional[_Iterable[float]] = ..., nees_interval_n_eff: _Optional[_Iterable[float]] = ..., calibration_area: _Optional[float] = ..., ucs: _Optional[float] = ..., ause: _Optional[float] = ..., ause_relative: _Optional[float] = ..., rejection: _Optional[_Union[Rejection, _Mapping]] = ...) -> None: ...
 
 class StageCalibration(_message.Message):
     __slots__ = ("stage", "n", "dimensions", "joint")
@@ -123,7 +151,7 @@ class SliceCalibration(_message.Message):
     def __init__(self, slice: _Optional[str] = ..., stages: _Optional[_Iterable[_Union[StageCalibration, _Mapping]]] = ...) -> None: ...
 
 class ClassCalibration(_message.Message):
-    __slots__ = ("slice", "class_names", "n", "accuracy", "ece", "ece2", "mce", "ace", "cece", "uce_entropy", "cuce", "nll", "brier", "sharpness", "overconfidence", "underconfidence", "ause", "ause_entropy", "ccqs", "ucqs", "aleatoric", "epistemic")
+    __slots__ = ("slice", "class_names", "n", "accuracy", "ece", "ece2", "mce", "ace", "cece", "uce_entropy", "cuce", "nll", "brier", "sharpness", "overconfidence", "underconfidence", "ause", "ause_entropy", "ccqs", "ucqs", "aleatoric", "epistemic", "stage", "entropy", "confidence_skewness", "entropy_skewness")
     SLICE_FIELD_NUMBER: _ClassVar[int]
     CLASS_NAMES_FIELD_NUMBER: _ClassVar[int]
     N_FIELD_NUMBER: _ClassVar[int]
@@ -146,6 +174,10 @@ class ClassCalibration(_message.Message):
     UCQS_FIELD_NUMBER: _ClassVar[int]
     ALEATORIC_FIELD_NUMBER: _ClassVar[int]
     EPISTEMIC_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    ENTROPY_FIELD_NUMBER: _ClassVar[int]
+    CONFIDENCE_SKEWNESS_FIELD_NUMBER: _ClassVar[int]
+    ENTROPY_SKEWNESS_FIELD_NUMBER: _ClassVar[int]
     slice: str
     class_names: _containers.RepeatedScalarFieldContainer[str]
     n: int
@@ -168,7 +200,11 @@ class ClassCalibration(_message.Message):
     ucqs: float
     aleatoric: float
     epistemic: float
-    def __init__(self, slice: _Optional[str] = ..., class_names: _Optional[_Iterable[str]] = ..., n: _Optional[int] = ..., accuracy: _Optional[float] = ..., ece: _Optional[float] = ..., ece2: _Optional[float] = ..., mce: _Optional[float] = ..., ace: _Optional[float] = ..., cece: _Optional[float] = ..., uce_entropy: _Optional[float] = ..., cuce: _Optional[float] = ..., nll: _Optional[float] = ..., brier: _Optional[float] = ..., sharpness: _Optional[float] = ..., overconfidence: _Optional[float] = ..., underconfidence: _Optional[float] = ..., ause: _Optional[float] = ..., ause_entropy: _Optional[float] = ..., ccqs: _Optional[float] = ..., ucqs: _Optional[float] = ..., aleatoric: _Optional[float] = ..., epistemic: _Optional[float] = ...) -> None: ...
+    stage: Stage
+    entropy: float
+    confidence_skewness: float
+    entropy_skewness: float
+    def __init__(self, slice: _Optional[str] = ..., class_names: _Optional[_Iterable[str]] = ..., n: _Optional[int] = ..., accuracy: _Optional[float] = ..., ece: _Optional[float] = ..., ece2: _Optional[float] = ..., mce: _Optional[float] = ..., ace: _Optional[float] = ..., cece: _Optional[float] = ..., uce_entropy: _Optional[float] = ..., cuce: _Optional[float] = ..., nll: _Optional[float] = ..., brier: _Optional[float] = ..., sharpness: _Optional[float] = ..., overconfidence: _Optional[float] = ..., underconfidence: _Optional[float] = ..., ause: _Optional[float] = ..., ause_entropy: _Optional[float] = ..., ccqs: _Optional[float] = ..., ucqs: _Optional[float] = ..., aleatoric: _Optional[float] = ..., epistemic: _Optional[float] = ..., stage: _Optional[_Union[Stage, str]] = ..., entropy: _Optional[float] = ..., confidence_skewness: _Optional[float] = ..., entropy_skewness: _Optional[float] = ...) -> None: ...
 
 class PredictedCalibration(_message.Message):
     __slots__ = ("slice", "n", "deviation_mean", "deviation_q50", "deviation_q95", "deviation_above_usual", "classified", "entropy_mean", "entropy_q50", "entropy_q95", "entropy_above_usual", "opinions", "aleatoric", "epistemic")

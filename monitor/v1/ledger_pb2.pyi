@@ -34,16 +34,18 @@ class KeptEstimates(_message.Message):
     def __init__(self, mean: _Optional[bytes] = ..., packed: _Optional[bytes] = ..., diagonal: _Optional[bytes] = ...) -> None: ...
 
 class KeptOpinions(_message.Message):
-    __slots__ = ("slice", "rows", "values", "opinions")
+    __slots__ = ("slice", "rows", "values", "opinions", "made")
     SLICE_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
     OPINIONS_FIELD_NUMBER: _ClassVar[int]
+    MADE_FIELD_NUMBER: _ClassVar[int]
     slice: KeptSlice
     rows: bytes
     values: bytes
     opinions: int
-    def __init__(self, slice: _Optional[_Union[KeptSlice, _Mapping]] = ..., rows: _Optional[bytes] = ..., values: _Optional[bytes] = ..., opinions: _Optional[int] = ...) -> None: ...
+    made: bytes
+    def __init__(self, slice: _Optional[_Union[KeptSlice, _Mapping]] = ..., rows: _Optional[bytes] = ..., values: _Optional[bytes] = ..., opinions: _Optional[int] = ..., made: _Optional[bytes] = ...) -> None: ...
 
 class KeptFrame(_message.Message):
     __slots__ = ("header", "frame_id", "stamp_ns", "received", "id", "class_index", "slices", "slice", "sent", "made", "version", "unusable", "tracks", "source", "opinions", "inline", "epoch", "bare")

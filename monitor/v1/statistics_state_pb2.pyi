@@ -71,16 +71,20 @@ class ExactSums(_message.Message):
     def __init__(self, low: _Optional[_Iterable[int]] = ..., high: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class StageState(_message.Message):
-    __slots__ = ("n", "cells", "nees", "companions")
+    __slots__ = ("n", "cells", "nees", "companions", "squares", "crps")
     N_FIELD_NUMBER: _ClassVar[int]
     CELLS_FIELD_NUMBER: _ClassVar[int]
     NEES_FIELD_NUMBER: _ClassVar[int]
     COMPANIONS_FIELD_NUMBER: _ClassVar[int]
+    SQUARES_FIELD_NUMBER: _ClassVar[int]
+    CRPS_FIELD_NUMBER: _ClassVar[int]
     n: int
     cells: SparseSums
     nees: SparseSums
     companions: ExactSums
-    def __init__(self, n: _Optional[int] = ..., cells: _Optional[_Union[SparseSums, _Mapping]] = ..., nees: _Optional[_Union[SparseSums, _Mapping]] = ..., companions: _Optional[_Union[ExactSums, _Mapping]] = ...) -> None: ...
+    squares: SparseSums
+    crps: ExactSums
+    def __init__(self, n: _Optional[int] = ..., cells: _Optional[_Union[SparseSums, _Mapping]] = ..., nees: _Optional[_Union[SparseSums, _Mapping]] = ..., companions: _Optional[_Union[ExactSums, _Mapping]] = ..., squares: _Optional[_Union[SparseSums, _Mapping]] = ..., crps: _Optional[_Union[ExactSums, _Mapping]] = ...) -> None: ...
 
 class PaneState(_message.Message):
     __slots__ = ("level", "number", "raw", "recalibrated")
@@ -108,19 +112,31 @@ class SliceState(_message.Message):
     panes: _containers.RepeatedCompositeFieldContainer[PaneState]
     def __init__(self, name: _Optional[str] = ..., overflow: bool = ..., dimensions: _Optional[_Iterable[_Union[_frame_pb2.Dimension, _Mapping]]] = ..., angles_in_joint: bool = ..., panes: _Optional[_Iterable[_Union[PaneState, _Mapping]]] = ...) -> None: ...
 
+class ClassStageState(_message.Message):
+    __slots__ = ("n", "tables", "companions")
+    N_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    COMPANIONS_FIELD_NUMBER: _ClassVar[int]
+    n: int
+    tables: _containers.RepeatedCompositeFieldContainer[SparseSums]
+    companions: ExactSums
+    def __init__(self, n: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[SparseSums, _Mapping]]] = ..., companions: _Optional[_Union[ExactSums, _Mapping]] = ...) -> None: ...
+
 class ClassPaneState(_message.Message):
-    __slots__ = ("level", "number", "n", "tables", "companions")
+    __slots__ = ("level", "number", "n", "tables", "companions", "recalibrated")
     LEVEL_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     N_FIELD_NUMBER: _ClassVar[int]
     TABLES_FIELD_NUMBER: _ClassVar[int]
     COMPANIONS_FIELD_NUMBER: _ClassVar[int]
+    RECALIBRATED_FIELD_NUMBER: _ClassVar[int]
     level: int
     number: int
     n: int
     tables: _containers.RepeatedCompositeFieldContainer[SparseSums]
     companions: ExactSums
-    def __init__(self, level: _Optional[int] = ..., number: _Optional[int] = ..., n: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[SparseSums, _Mapping]]] = ..., companions: _Optional[_Union[ExactSums, _Mapping]] = ...) -> None: ...
+    recalibrated: ClassStageState
+    def __init__(self, level: _Optional[int] = ..., number: _Optional[int] = ..., n: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[SparseSums, _Mapping]]] = ..., companions: _Optional[_Union[ExactSums, _Mapping]] = ..., recalibrated: _Optional[_Union[ClassStageState, _Mapping]] = ...) -> None: ...
 
 class ClassSliceState(_message.Message):
     __slots__ = ("name", "class_names", "bin_hash", "panes", "overflow")

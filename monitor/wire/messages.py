@@ -25,8 +25,15 @@ from monitor.frames.space import Space
 from monitor.frames.status import Counters
 from monitor.promotion.records import SWAPS, KnownRecalibrator, Record, TrialStanding
 from monitor.recalibration.selection import ClassSelection
+from monitor.statistics.class_evaluation import ClassEvaluation
 from monitor.statistics.measures import Evaluation, ReliabilityBins
-from monitor.statistics.reading import RAW, ClassReading, PredictedReading, SliceReading
+from monitor.statistics.reading import (
+    RAW,
+    RECALIBRATED,
+    ClassReading,
+    PredictedReading,
+    SliceReading,
+)
 from monitor.v1 import calibration_pb2, drift_pb2, event_pb2, perception_monitor_pb2
 from monitor.v1 import recalibration_record_pb2 as record_pb
 from monitor.v1 import recalibrator_admin_pb2 as admin_pb
@@ -234,13 +241,16 @@ def calibration(
             pending=pending,
         ),
         recalibrator_version=version,
-        classes=[_classes(reading) for reading in classes],
+        classes=[_classes(reading, *stage) for reading in classes for stage in reading.stages],
         predicted=[message_of(calibration_pb2.PredictedCalibration, one) for one in predicted],
         drift=(yield from _each(partial(message_of, drift_pb2.DriftStanding), drift.standings)),
         drift_stages=(
             yield from _each(partial(message_of, drift_pb2.DriftStageStanding), drift.stages)
         ),
     )
+
+
+_STAGES = {RAW: calibration_pb2.STAGE_RAW, RECALIBRATED: calibration_pb2.STAGE_RECALIBRATED}
 
 
 def _each(
@@ -259,12 +269,15 @@ def _slice(bins: bool, reading: SliceReading) -> calibration_pb2.SliceCalibratio
     return calibration_pb2.SliceCalibration(slice=reading.name, stages=stages)
 
 
-def _classes(reading: ClassReading) -> calibration_pb2.ClassCalibration:
+def _classes(
+    reading: ClassReading, stage: str, measures: ClassEvaluation
+) -> calibration_pb2.ClassCalibration:
     return message_of(
         calibration_pb2.ClassCalibration,
-        reading.evaluation,
+        measures,
         slice=reading.name,
         class_names=reading.class_names,
+        stage=_STAGES[stage],
     )
 
 
@@ -273,7 +286,7 @@ def _stage_calibration(
 ) -> calibration_pb2.StageCalibration:
     joint, by_name = measures.joint, measures.dimensions
     return calibration_pb2.StageCalibration(
-        stage=calibration_pb2.STAGE_RAW if name == RAW else calibration_pb2.STAGE_RECALIBRATED,
+        stage=_STAGES[name],
         n=measures.rows,
         dimensions=[
             message_of(

@@ -45,12 +45,14 @@ DIMENSION_KEYS = names(
     "ence ence_noise_floor uce nll c_v nees_mean qce qce_by_tau pinball pinball_by_tau "
     "picp_by_tau std_scaling n n_eff ence_noise_floor_gaussian kurtosis rmse rmv sharpness bias "
     "nees_interval nees_interval_n_eff nees_median_ratio qce_marginal qce_marginal_by_tau mpiw "
-    "mpiw_by_tau coverage_one_sided_by_tau calibration_area bins uce_bins out_of_range"
+    "mpiw_by_tau coverage_one_sided_by_tau calibration_area bins uce_bins out_of_range "
+    "ucs crps ause ause_relative rejection"
 )
 JOINT_KEYS = names(
     "k nll nees_mean nees_over_k nees_median_ratio qce qce_by_tau qce_marginal n n_eff "
     "nees_interval nees_interval_n_eff qce_marginal_by_tau coverage_by_tau calibration_area bins "
-    "out_of_range sgv_std_min sgv_std_max sgv_std_mean mean_iou ause_iou"
+    "out_of_range sgv_std_min sgv_std_max sgv_std_mean ucs ause ause_relative rejection mean_iou "
+    "ause_iou"
 )
 BIN_KEYS = {"lower", "upper", "n", "variance", "squared_error", "nees", "within"}
 

@@ -112,12 +112,13 @@ def _send_options(sidecar: Sidecar, seconds: float) -> None:
     end = time.monotonic() + seconds
     for number in itertools.takewhile(lambda _: time.monotonic() < end, itertools.count()):
         frame = _frame(number, time.time_ns(), random)
-        probabilities = random.dirichlet(np.full(len(CLASSES), 0.7), size=ROWS)
+        opinions = random.dirichlet(np.full(len(CLASSES), 0.7), size=(ROWS, 2))
+        probabilities = opinions.mean(axis=1)
         of_classes = replace(
             frame,
             class_index=probabilities.argmax(axis=1),
             truth=frame.mean + random.normal(scale=0.5, size=frame.mean.shape),
-            class_probabilities=probabilities,
+            class_probabilities=opinions,
             true_class=np.array([random.choice(len(CLASSES), p=row) for row in probabilities]),
         )
         lidar.ask(encode_frame(of_classes))

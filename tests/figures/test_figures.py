@@ -15,7 +15,13 @@ from hypothesis import strategies as st
 from monitor.figures.comparison import before_after, heat_map
 from monitor.figures.evaluations import evaluation_figures, slices_figure
 from monitor.figures.page import STYLE, content_policy, document
-from monitor.figures.reliability import Points, class_reliability, coverage, reliability
+from monitor.figures.reliability import (
+    Points,
+    class_reliability,
+    coverage,
+    rejection,
+    reliability,
+)
 from monitor.figures.svg import Figure, around, number
 from monitor.figures.sweep import Curve, temperature_sweep_figure
 from monitor.figures.timeline import Line, Mark, sparkline, timeline
@@ -50,6 +56,7 @@ def drawn(values: FloatArray, name: str = "car") -> list[tuple[Figure, list[floa
         (reliability(name, said, name, [stated, replace(stated, name="made")]), some),
         (class_reliability(name, said, [sure]), list(shares)),
         (coverage(name, said, tau, [(name, shares)]), list(shares)),
+        (rejection(name, said, tau, shares, [(name, values)]), some),
         (heat_map(name, said, names, [name, "joint"], np.stack([values, values], axis=1)), some),
         (before_after(name, said, names, values, values[::-1].copy(), name), some),
         (temperature_sweep_figure(name, said, 0.1 * (time + 1), [

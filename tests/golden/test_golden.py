@@ -273,7 +273,7 @@ def exposition() -> str:
         reloads=Reloads(outcomes={}),
         logs=LogCounts(lines={}),
         windows=(WindowReading("5m", readings[0]),),
-        classes=(ClassReading("car", class_evaluation()),),
+        classes=(ClassReading("car", class_evaluation(), class_evaluation()),),
         predicted=(certain("car"),),
         promotions=LaidDown(
             pipeline,

@@ -217,6 +217,17 @@ def test_the_density_is_the_slope_of_the_cumulative_probability(seed):
         assert mass == pytest.approx(expected, abs=1e-7)
 
 
+@given(seeds, st.floats(-6, 6))
+def test_the_crps_is_its_integral_between_the_knots(seed, y):
+    one = random_map(seed)
+    ends = np.sort([*(slow_error(one, x) for x in (-9.0, *one.normal, 9.0)), y])
+    expected = sum(
+        quad(lambda z, below: (norm.cdf(one.normals(np.array(z))) - (not below)) ** 2, *piece)[0]
+        for piece in ((low, high, (high <= y,)) for low, high in pairwise(ends))
+    )
+    assert one.crps(np.array(y)) == pytest.approx(expected, rel=1e-7, abs=1e-8)
+
+
 def test_marginals_are_the_map_moved_and_stretched():
     random = np.random.default_rng(4)
     maps = (random_map(1), random_map(2), random_map(5))
@@ -226,7 +237,9 @@ def test_marginals_are_the_map_moved_and_stretched():
     density = marginals.log_density(mean + deviation * z) + np.log(deviation)
     cumulative = marginals.cumulative(mean + deviation * z)
     quantiles = (marginals.quantiles(TAU) - mean) / deviation
+    score = marginals.crps(mean + deviation * z) / deviation
     for i, one in enumerate(maps):
+        assert score[:, i] == pytest.approx(one.crps(z[:, i]))
         assert density[:, i] == pytest.approx(one.log_density(z[:, i]))
         assert cumulative[:, i] == pytest.approx(norm.cdf(one.normals(z[:, i])))
         errors = [slow_error(one, zeta) for zeta in norm.ppf(TAU)]

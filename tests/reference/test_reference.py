@@ -186,6 +186,7 @@ def of_toolbox(evaluate: Evaluate, name: str, i: int) -> Found:
         "nll_gaussian": plain["nll"],
         "sharpness": plain["sharpness"],
         "check_score": checked["pinball"],
+        "crps_gaussian": plain["crps"],
     }
     arrays = all_sets()[name]
     # The interval of level 0 holds errors that are 0 to the last bit, of which there are some.

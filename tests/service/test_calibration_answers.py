@@ -22,6 +22,7 @@ from monitor.v1 import perception_monitor_pb2 as pb
 from tests.administered import Refused
 from tests.labelled import assert_message, header, labelled_frame
 from tests.piped import pipeline_of
+from tests.piped_classes import recalibrating
 from tests.service.handled import asked, service_of, talked
 
 SCALING = Selection(("x", "y"), VarianceScaling((1.25, 1.5)))
@@ -67,10 +68,13 @@ def assert_reading(stage: calibration_pb2.StageCalibration, measures: Evaluation
     assert [found.name for found in stage.dimensions] == list(measures.dimensions)
     for found in stage.dimensions:
         expected = measures.dimensions[found.name]
-        assert assert_message(found, expected, {"name", "unit", "bins"}) == 15
+        assert assert_message(found, expected, {"name", "unit", "bins", "rejection"}) == 19
+        assert assert_message(found.rejection, expected.rejection, set()) == 3
         assert_bins(found.bins, expected.bins)
-    assert assert_message(stage.joint, measures.joint, {"bins"}) == 11
-    assert_bins(stage.joint.bins, measures.joint.bins)
+    joint = measures.joint
+    assert assert_message(stage.joint, joint, {"bins", "rejection"}) == 14
+    assert assert_message(stage.joint.rejection, joint.rejection, set()) == 3
+    assert_bins(stage.joint.bins, joint.bins)
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +122,9 @@ def test_an_unknown_window_is_an_invalid_argument_that_names_those_there_are(dri
     assert len(text) < 200
 
 
+STAGES = (calibration_pb2.STAGE_RAW, calibration_pb2.STAGE_RECALIBRATED)
+
+
 def classified(pipeline: Pipeline, opinions: int) -> Service:
     service, random, frames = service_of(pipeline), np.random.default_rng(7), []
     for number in range(12):
@@ -139,13 +146,18 @@ def classified(pipeline: Pipeline, opinions: int) -> Service:
 
 @pytest.mark.parametrize("opinions", [1, 3])
 def test_every_field_of_classes_is_what_is_read_off_the_statistics_of_the_window(opinions):
-    service, numbers = classified(pipeline_of(statistics=BY_STREAM), opinions), []
+    service, numbers = classified(recalibrating(statistics=BY_STREAM), opinions), []
     for level, window in enumerate((*WINDOWS, "")):
         entries = finished(service.pipeline.live.classes_in_steps(level if window else None))
         answers = calibration(service, window=window).classes
-        for found, (name, _, entry) in zip(answers, entries, strict=True):
-            assert (found.slice, tuple(found.class_names)) == (name, ("car", "truck", "bus"))
-            assert assert_message(found, read_classes(entry), {"slice", "class_names"}) == 20
-            assert np.isnan(found.epistemic) == (opinions == 1)
+        for i, (name, _, entry) in enumerate(entries):
+            stages = zip(STAGES, (entry.raw, entry.recalibrated), strict=True)
+            for (stage, held), found in zip(stages, answers[2 * i : 2 * i + 2], strict=True):
+                assert (found.slice, tuple(found.class_names)) == (name, ("car", "truck", "bus"))
+                others = {"slice", "class_names", "stage"}
+                assert assert_message(found, read_classes(held), others) == 23
+                assert found.stage == stage
+                known = opinions > 1 and stage == calibration_pb2.STAGE_RAW
+                assert np.isnan(found.epistemic) != known
             numbers.append(found.n)
     assert numbers == [75, 300, 300, 300]

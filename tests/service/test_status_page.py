@@ -40,6 +40,7 @@ from monitor.statistics.reading import ReadingCache, WindowReading
 from monitor.v1 import calibration_pb2, drift_pb2, frame_pb2
 from monitor.v1 import perception_monitor_pb2 as pb
 from tests.alarmed import READING, alarm
+from tests.checkpointed import OF_CLASSES
 from tests.drifting import TOO_SMALL, Drive, drive_until_alarm, settings
 from tests.exported import snapshot
 from tests.labelled import converse, header
@@ -59,7 +60,10 @@ SEVERITIES = {"page": drift_pb2.DRIFT_SEVERITY_PAGE, "ticket": drift_pb2.DRIFT_S
 
 @pytest.fixture(scope="module")
 def sidecar(tmp_path_factory):
-    with running(tmp_path_factory.mktemp("page"), settings()) as started:
+    folder = tmp_path_factory.mktemp("page")
+    (folder / "classes.json").write_text(OF_CLASSES.to_json(), "utf-8")
+    active = f"[recalibration]\nclass_recalibrator = '{folder / 'classes.json'}'"
+    with running(folder, settings(more=active)) as started:
         drive = Drive(started, ("car", EVIL, ODD), objects=12)
         drive.send(40)
         drive.variance[EVIL] = TOO_SMALL
@@ -126,7 +130,8 @@ def expected(answers: dict[str, pb.GetCalibrationResponse], of: str) -> str:
     if where == "counts":
         return f"{getattr(told.counts, measure):,}"
     if where == "classes":
-        (found,) = (one for one in told.classes if one.slice == slice)
+        at = slice, STAGES[stage]
+        (found,) = (one for one in told.classes if (one.slice, one.stage) == at)
         return f"{found.n:,}" if measure == "n" else number(getattr(found, measure))
     if where == "drift":
         severity = SEVERITIES[stage]
@@ -170,6 +175,17 @@ def test_every_number_is_what_get_calibration_says(sidecar):
     assert measures > {"nees_over_k", "ence", "ence_noise_floor", "qce", "n", "n_eff", "sigma"}
     assert measures > {"scale", "evidence_hours", "threshold_hours", "matched", "ece", "frames"}
     assert measures > {"entropy_mean", "entropy_above_usual", "deviation_q50"}
+
+
+def test_metrics_of_classes_are_those_of_get_calibration_at_both_stages(sidecar):
+    told = sidecar.monitor.GetCalibration(pb.GetCalibrationRequest(), timeout=PATIENCE).classes
+    assert [one.stage for one in told] == list(STAGES.values())
+    assert told[0].ece > told[1].ece + 0.05
+    text = sidecar.get("/metrics")
+    for stage, one in zip(STAGES, told, strict=True):
+        for measure in ("ece", "nll", "entropy", "overconfidence"):
+            labels = f'slice="{one.slice}",stage="{stage}"'
+            assert f"calibration_class_{measure}{{{labels}}} {getattr(one, measure)}\n" in text
 
 
 def test_figures_show_the_bins_of_get_calibration(sidecar):

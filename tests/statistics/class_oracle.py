@@ -48,6 +48,13 @@ def brier(row: Row) -> float:
     return math.fsum((x - (1.0 if c == label else 0.0)) ** 2 for c, x in enumerate(p))
 
 
+def skewness(values: Sequence[float]) -> float:
+    """The third standardised moment: Wolf et al. 2024, section 4.1."""
+    mean = math.fsum(values) / len(values)
+    second, third = (math.fsum((x - mean) ** k for x in values) / len(values) for k in (2, 3))
+    return third / math.sqrt(second) ** 3
+
+
 def bin_of(value: float, edges: Sequence[float]) -> int:
     """Closed on the left, the last bin on both sides."""
     return max((i for i in range(len(edges) - 1) if value >= edges[i]), default=0)

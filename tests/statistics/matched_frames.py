@@ -15,7 +15,7 @@ from monitor.frames.frame import MatchedRows, TrackIds
 from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
 from monitor.statistics.bins import Binning, ExportEdges, LogBins
 from monitor.statistics.folding import SliceAccumulator
-from monitor.statistics.state import SliceStatistics, observe
+from monitor.statistics.state import SliceStatistics, Stages, observe
 from monitor.statistics.windows import PaneAccumulator, PaneKey, Windows, put
 from tests.states import bits
 
@@ -111,7 +111,7 @@ def expected_panes(frames: Sequence[MatchedRows], clock_ns: int | None) -> Panes
         raw = made = see(error=of("error"), covariance=of("covariance"))
         if not all(rows.unchanged for rows, _ in held):
             made = see(error=of("recalibrated_error"), covariance=of("recalibrated_covariance"))
-        put(panes[index], key, SliceStatistics(raw, made))
+        put(panes[index], key, Stages(raw, made))
     return {index: found for index, found in panes.items() if found}
 
 

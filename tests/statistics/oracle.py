@@ -69,6 +69,42 @@ def noise_floor(parts: Sequence[Rows], kappa: float, effect: float) -> float:
     return sum(terms) / len(terms)
 
 
+def sparsification(uncertainty: Numbers, merit: Numbers) -> list[float]:
+    """Mean merit of the r most certain rows, r = 1 … N; rows of equal uncertainty share theirs.
+
+    Wolf et al. 2024, section 2.2.4, with the squared error as the merit.
+    """
+    shared = []
+    for doubt in sorted(uncertainty):
+        alike = [m for u, m in zip(uncertainty, merit, strict=True) if u == doubt]
+        shared.append(sum(alike) / len(alike))
+    return [sum(shared[:r]) / r for r in range(1, len(merit) + 1)]
+
+
+def ause(uncertainty: Numbers, merit: Numbers) -> float:
+    """Mean distance of the curve from that of the oracle, which sorts by the merit itself."""
+    sorts = sparsification(uncertainty, merit), sparsification(merit, merit)
+    return sum(a - b for a, b in zip(*sorts, strict=True)) / len(merit)
+
+
+def left_after_rejecting(uncertainty: Numbers, merit: Numbers, twentieth: int) -> float:
+    curve = sparsification(uncertainty, merit)
+    return curve[len(merit) - len(merit) * twentieth // 20 - 1]
+
+
+def crps(sigma: float, error: float) -> float:
+    """Gneiting and Raftery 2007, section 4.2: of N(μ, σ²) at y = μ + error."""
+    z = error / sigma
+    density = math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+    return sigma * (z * math.erf(z / math.sqrt(2)) + 2 * density - 1 / math.sqrt(math.pi))
+
+
+def eighth(value: float) -> int:
+    """Which eighth of which octave a positive number lies in: 0 … 7 from 1 up to 2."""
+    fraction, above = math.frexp(value)
+    return 8 * (above - 1) + math.floor(8 * (2 * fraction - 1))
+
+
 # ---- matrices
 
 

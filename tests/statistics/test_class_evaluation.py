@@ -40,6 +40,7 @@ NUMBERS = """
 BESIDES = """
     n classes accuracy rows_without_truth rows_refused n_opinions entropy ause_cross_entropy
     ause_brier ause_brier_entropy ause_brier_cross_entropy ause_bound n_by_class ece_by_class
+    confidence_skewness entropy_skewness
     uce_by_class aleatoric epistemic rejection counts_confidence counts_entropy"""
 SORTS = (oracle.confidence, oracle.entropy, oracle.cross_entropy)
 MERITS = (oracle.wrong, oracle.brier)
@@ -84,6 +85,8 @@ def test_measures_are_those_of_the_papers(seed, bins):
         "nll": fmean(map(oracle.cross_entropy, rows)),
         "brier": fmean(map(oracle.brier, rows)),
         "entropy": fmean(map(oracle.entropy, rows)),
+        "confidence_skewness": oracle.skewness([*map(oracle.confidence, rows)]),
+        "entropy_skewness": oracle.skewness([*map(oracle.entropy, rows)]),
         "ccqs": oracle.area_score(rows, oracle.confidence, oracle.right, edges),
         "ucqs": oracle.area_score(rows, oracle.entropy, oracle.wrong, edges),
         "counts_confidence": list(map(len, oracle.binned(rows, oracle.confidence, edges))),
@@ -209,8 +212,12 @@ def test_streaming_equals_exact_and_sparsification_stays_within_its_bound(
         if field.type in ("int", "IntArray"):
             assert np.array_equal(found, expected), field.name
         else:
-            # An area over 0.25 makes four of a gap's rounding.
-            close = partial(np.testing.assert_allclose, rtol=1e-9, atol=4 * GRID)
+            # An area over 0.25 makes four of a gap's rounding; a skewness is over the deviation³.
+            off = 4 * GRID
+            if field.name.endswith("_skewness"):
+                values = getattr(judge_rows(*rows), field.name.removesuffix("_skewness"))
+                off = max(off, 1e-17 / max(values.std(), 1e-9) ** 3)
+            close = partial(np.testing.assert_allclose, rtol=1e-9, atol=off)
             close(found, expected, err_msg=field.name)
     for i, name in enumerate(AUSE):
         difference = abs(getattr(streamed, name) - getattr(exact, name))
@@ -230,6 +237,12 @@ def test_of_replicas_only_those_with_opinions_tell_of_them():
     assert (found.n, found.opinions) == (100, 50)
     assert (found.aleatoric, found.epistemic) == (alone.aleatoric, alone.epistemic)
     assert found.aleatoric + found.epistemic == pytest.approx(alone.entropy, rel=1e-9)
+
+
+def test_values_that_are_all_alike_have_no_skewness():
+    rows = np.tile([[0.7, 0.2, 0.1], [0.7, 0.1, 0.2]], (30, 1)), np.tile([0, 1], 30)
+    for found in (evaluate_class_rows(*rows), read_classes(observe_classes(*rows))):
+        assert np.isnan((found.confidence_skewness, found.entropy_skewness)).all()
 
 
 def test_a_slice_without_rows_has_no_measures():

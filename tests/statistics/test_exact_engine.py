@@ -4,12 +4,12 @@ import json
 import math
 from itertools import product
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import scipy.stats
-from scipy.special import gammainc, gammaincc
+from scipy.special import expi, gammainc, gammaincc
 
 from monitor.frames.space import Dimension, DimensionKind, IntArray, Space, plain_space
 from monitor.statistics import measures
@@ -100,6 +100,48 @@ def test_what_no_other_library_says_is_as_the_papers_say():
     assert found.joint.nees_median_ratio == near(median(rows) / oracle.chi_square(0.5, 3))
     assert found.joint.qce_marginal_by_tau == near(marginal)
     assert found.joint.qce_marginal == near(sum(marginal) / 19)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_sparsification_and_scores_are_those_of_plain_loops(seed):
+    mean, covariance, truth = simulated(seed, 157)
+    # Some rows share a deviation, and some have no error.
+    covariance[::3] = covariance[0]
+    truth[::20] = mean[::20]
+    found = evaluate_rows(XYZ, mean, covariance, truth)
+    error = truth - mean
+    axes = [(np.sqrt(covariance[:, i, i]), error[:, i] ** 2) for i in range(3)]
+    deviation = [oracle.determinant(one) ** (1 / 6) for one in covariance.tolist()]
+    # Equal covariances have equal σ_G, whatever the rounding.
+    axes.append((np.round(deviation, 12), (error**2).sum(axis=1)))
+    for (sigma, squares), one in zip(axes, [*found.dimensions.values(), found.joint], strict=True):
+        rows = sigma.tolist(), squares.tolist()
+        ause, left = oracle.ause(*rows), one.rejection
+        assert (one.ause, one.ause_relative) == close((ause, ause / squares.mean()))
+        for i, share in enumerate(left.fraction.tolist()):
+            assert share == pytest.approx(i / 20)
+            best = oracle.left_after_rejecting(rows[1], rows[1], i)
+            assert left.mean_squared_error[i] == close(oracle.left_after_rejecting(*rows, i))
+            assert left.oracle[i] == close(best)
+        assert one.ucs == pytest.approx(1 - 4 * one.calibration_area)
+    for i, part in enumerate(found.dimensions.values()):
+        sigma = axes[i][0].tolist()
+        assert part.crps == close(np.mean(list(map(oracle.crps, sigma, error[:, i].tolist()))))
+
+
+def close(value: Any) -> Any:
+    return pytest.approx(value, rel=1e-9, abs=1e-12)
+
+
+def test_squares_of_several_units_do_not_add_up_and_a_score_can_be_negative():
+    data = simulated(3)
+    mixed = Space((Dimension("x", "m"), Dimension("y", "m"), Dimension("v", "m/s")))
+    found = evaluate_rows(mixed, *data)
+    assert np.isnan([found.joint.ause, found.joint.ause_relative]).all()
+    assert np.isnan(found.joint.rejection.mean_squared_error).all()
+    assert found.dimensions["v"].ause > 0
+    # No error lies in any of 19 intervals.
+    assert evaluate_rows(XYZ, *simulated(3, factor=1e9)).joint.ucs == pytest.approx(-0.9)
 
 
 def median(rows: oracle.Rows) -> float:
@@ -234,8 +276,13 @@ DEVIATION = SCALE * np.pi / np.sqrt(6)
 
 def skewed(rows: IntArray) -> Any:
     each = scipy.stats.gumbel_r(SENT[rows], SCALE[rows])
-    names = {"log_density": each.logpdf, "cumulative": each.cdf}
-    return SimpleNamespace(**names, quantiles=lambda tau: np.stack([each.ppf(t) for t in tau]))
+    found = SimpleNamespace(
+        log_density=each.logpdf,
+        cumulative=each.cdf,
+        quantiles=lambda tau: np.stack([each.ppf(t) for t in tau]),
+    )
+    found.crps = lambda value: measures.integrated_crps(cast(Any, found), value)
+    return found
 
 
 def shaped(*, has_variance: bool = True) -> OwnDistributions:
@@ -251,12 +298,14 @@ def forwarded(shape: OwnDistributions | None, bins: int = 20) -> Evaluation:
 
 @pytest.mark.parametrize("i", range(3))
 def test_likelihood_coverage_and_quantiles_are_those_of_the_own_distribution(i, monkeypatch):
-    nll, within, below, pinball, width = [], [], [], [], []
+    nll, crps, within, below, pinball, width = [], [], [], [], [], []
     for row in KEPT.tolist():
         one = scipy.stats.gumbel_r(SENT[row, i], SCALE[row, i])
         error = TRUTH[row, i] - SENT[row, i]
         y = SENT[row, i] + ((error + np.pi) % (2 * np.pi) - np.pi if i == 2 else error)
         nll.append(-one.logpdf(y))
+        # Of a Gumbel: Jordan et al. 2019, E1 the exponential integral (Euler's constant is γ).
+        crps.append(SCALE[row, i] * crps_of_gumbel((y - SENT[row, i]) / SCALE[row, i]))
         within.append([abs(2 * one.cdf(y) - 1) <= t for t in LEVELS])
         below.append([one.cdf(y) <= t for t in LEVELS])
         pinball.append([max(t * (y - one.ppf(t)), (t - 1) * (y - one.ppf(t))) for t in LEVELS])
@@ -271,6 +320,7 @@ def test_likelihood_coverage_and_quantiles_are_those_of_the_own_distribution(i, 
         monkeypatch.setattr("monitor.statistics.exact_engine._CHUNK", chunk)
         found = forwarded(shaped(), 7).dimensions[YAWING.names[i]]
         assert found.nll == near(np.mean(nll))
+        assert found.crps == pytest.approx(np.mean(crps), rel=1e-8)
         for name, each in by_tau.items():
             assert getattr(found, f"{name}_by_tau") == near(np.mean(each, axis=0)), name
         assert found.mpiw == near(np.mean(width))
@@ -278,10 +328,20 @@ def test_likelihood_coverage_and_quantiles_are_those_of_the_own_distribution(i, 
         assert found.bins.within.tolist() == [n.tolist() for n in held]
 
 
+def crps_of_gumbel(z: float) -> float:
+    return float(-z - 2 * expi(-math.exp(-z)) + np.euler_gamma - math.log(2))
+
+
 def test_gaussian_marginals_are_those_of_scipy():
     ours, theirs = measures.NormalMarginals(SENT, SCALE), scipy.stats.norm(SENT, SCALE)
     np.testing.assert_allclose(ours.log_density(TRUTH), theirs.logpdf(TRUTH), 1e-12)
     np.testing.assert_allclose(ours.quantiles(LEVELS), [theirs.ppf(t) for t in LEVELS], 1e-9)
+    # Truths from near the mean to 30 deviations off.
+    value = SENT + SCALE * np.geomspace(1e-3, 30, 900).reshape(300, 3) * RANDOM.choice([-1, 1], 3)
+    slow = [oracle.crps(s, e) for s, e in zip(SCALE.ravel(), (value - SENT).ravel(), strict=True)]
+    np.testing.assert_allclose(ours.crps(value).ravel(), slow, 1e-9, 1e-12)
+    put_through = measures.integrated_crps(ours, value)
+    np.testing.assert_allclose(put_through.ravel(), slow, 1e-9, 1e-10)
 
 
 def test_without_a_variance_what_asks_for_one_is_undefined_and_jointly_dimensions_are_independent():

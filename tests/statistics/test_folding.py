@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from monitor.frames.frame import MatchedClasses, MatchedRows, TrackIds
-from monitor.statistics.class_statistics import ClassStatistics, observe_classes
+from monitor.statistics.class_statistics import observe_classes
 from monitor.statistics.folding import ClassAccumulator, SliceAccumulator, Slots, chunks
 from monitor.statistics.observations import CHUNK
+from monitor.statistics.state import ClassStages, Stages
 from monitor.statistics.windows import PaneChanges, PaneKey, put
 from tests import laws
 from tests.laws import costly
@@ -179,22 +180,30 @@ COUNTS = {0: 3, 1: 3, 2: 10}
 
 
 def classified(seed, n, index=0, opinions=1, stamp_ns=None) -> MatchedClasses:
+    """Recalibrated where the last number of the seed is even, but for some rows."""
     random = np.random.default_rng(seed)
     values = random.dirichlet(np.full(COUNTS[index], 0.4), size=(n, opinions))
-    return MatchedClasses(index, values, random.integers(COUNTS[index], size=n), stamp_ns)
+    made = random.dirichlet(np.full(COUNTS[index], 1.4), size=n)
+    made[random.random(n) < 0.2, 0] = random.choice([np.nan, 0.7])
+    label = random.integers(COUNTS[index], size=n)
+    return MatchedClasses(index, values, label, stamp_ns, made=None if seed[-1] % 2 else made)
 
 
-def class_panes(frames, clock_ns: int) -> dict[int, dict[PaneKey, ClassStatistics]]:
+def class_panes(frames, clock_ns: int) -> dict[int, dict[PaneKey, ClassStages]]:
     """Row by row, each in the pane it belongs to, with the mean of its opinions added up."""
-    found: dict[int, dict[PaneKey, ClassStatistics]] = {}
+    found: dict[int, dict[PaneKey, ClassStages]] = {}
     for rows in frames:
         key = fed.WINDOWS.place(rows.stamp_ns, clock_ns)
         for row in range(rows.n):
             opinions = rows.opinions[row]
             mean = sum(opinions[1:], opinions[0]) / len(opinions)
             several = rows.opinions[row : row + 1] if len(opinions) > 1 else None
-            one = observe_classes(mean[None], rows.label[row : row + 1], several)
-            put(found.setdefault(rows.index, {}), key, one)
+            label = rows.label[row : row + 1]
+            raw = made = observe_classes(mean[None], label, several)
+            if rows.made is not None:
+                usable = abs(rows.made[row].sum() - 1) < 1e-6
+                made = observe_classes((rows.made[row] if usable else mean)[None], label)
+            put(found.setdefault(rows.index, {}), key, Stages(raw, made))
     return found
 
 

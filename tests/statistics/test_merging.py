@@ -13,11 +13,7 @@ from hypothesis import strategies as st
 
 from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
 from monitor.statistics.bins import Binning, IncompatibleStatistics
-from monitor.statistics.class_statistics import (
-    ClassStatistics,
-    no_class_statistics,
-    observe_classes,
-)
+from monitor.statistics.class_statistics import observe_classes
 from monitor.statistics.predicted import (
     PredictedStatistics,
     no_predicted,
@@ -25,9 +21,12 @@ from monitor.statistics.predicted import (
     predicted_rows,
 )
 from monitor.statistics.state import (
+    ClassStages,
     SliceStatistics,
+    Stages,
     StageStatistics,
     StatisticsState,
+    no_classes,
     no_stage_statistics,
     no_statistics,
     observe,
@@ -91,18 +90,25 @@ def of_slice(seed: int, n: int, chosen: Any = slice(None)) -> SliceStatistics:
     error, covariance = (part[chosen] for part in simulated(seed, n, 3, 0.5, extreme=True))
     raw = observe(SPACES[3], FINE, error, covariance)
     wide = raw if seed % 2 == 0 else observe(SPACES[3], FINE, error, 4.0 * covariance)
-    return SliceStatistics(raw, wide)
+    return Stages(raw, wide)
 
 
-def of_classes(seed: int, n: int, chosen: Any = slice(None)) -> ClassStatistics:
-    """Some opinions are certain, some rows bad or without truth; opinions come with odd seeds."""
+def of_classes(seed: int, n: int, chosen: Any = slice(None)) -> ClassStages:
+    """Some opinions are certain, some rows bad or without truth; opinions come with odd seeds.
+
+    Where the seed is a multiple of 3, nothing was recalibrated.
+    """
     random = np.random.default_rng(seed)
     opinions = random.dirichlet(np.full(10, 0.3), size=(n, 3))
     opinions[random.random(n) < 0.1] = np.eye(10)[0]
     opinions[random.random(n) < 0.05, 0, 0] = np.nan
     label = random.integers(-1, 10, n)
     several = opinions[chosen] if seed % 2 else None
-    return observe_classes(opinions.mean(axis=1)[chosen], label[chosen], several)
+    mean = opinions.mean(axis=1)[chosen]
+    raw = made = observe_classes(mean, label[chosen], several)
+    if seed % 3:
+        made = observe_classes((mean + 0.1) / 2, label[chosen])
+    return Stages(raw, made)
 
 
 def of_predicted(seed: int, n: int, chosen: Any = slice(None)) -> PredictedStatistics:
@@ -122,9 +128,7 @@ FAMILIES = {
     "slice": Family(
         of_slice, no_statistics(SPACES[3], FINE), SliceStatistics.merge, SliceStatistics.negated
     ),
-    "classes": Family(
-        of_classes, no_class_statistics(10), ClassStatistics.merge, ClassStatistics.negated
-    ),
+    "classes": Family(of_classes, no_classes(10), ClassStages.merge, ClassStages.negated),
     "predicted": Family(
         of_predicted, no_predicted(), PredictedStatistics.merge, PredictedStatistics.negated
     ),
@@ -235,7 +239,7 @@ def stage_of(space: Space, binning: Binning = FINE) -> StageStatistics:
             (stage_of(SPACES[2]), stage_of(space), str(space.names))
             for space in (plain_space(("a", "b")), plain_space(("yaw", "x"), "m"))
         ),
-        (of_classes(1, 5), no_class_statistics(4), "of 10 classes with those of 4"),
+        (of_classes(1, 5), no_classes(4), "of 10 classes with those of 4"),
     ],
 )
 def test_what_was_counted_otherwise_is_refused_with_both_ways_named(ours, theirs, said):

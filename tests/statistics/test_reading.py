@@ -11,14 +11,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
-from monitor.statistics.bins import Binning, LogBins, chi_square
-from monitor.statistics.class_evaluation import read_classes
-from monitor.statistics.class_statistics import no_class_statistics
+from monitor.statistics.bins import Binning, Column, LogBins, chi_square
 from monitor.statistics.clusters import ALONE, cluster_id
 from monitor.statistics.exact_engine import EQUAL_COUNT, BinCut, evaluate_rows, freeze_edges
+from monitor.statistics.exact_sums import ExactSum, SparseSums
 from monitor.statistics.measures import Evaluation
-from monitor.statistics.reading import OccupiedCells, cut_equal_count, quantile_of_histogram, read
-from monitor.statistics.state import StageStatistics, no_stage_statistics, no_statistics, observe
+from monitor.statistics.reading import (
+    OccupiedCells,
+    cut_equal_count,
+    quantile_of_histogram,
+    read,
+    read_class_slice,
+)
+from monitor.statistics.state import (
+    StageStatistics,
+    no_classes,
+    no_stage_statistics,
+    no_statistics,
+    observe,
+)
 from tests import laws
 from tests.laws import costly
 from tests.states import BINNING as COARSE
@@ -54,7 +65,9 @@ def assert_close(found: Evaluation, exact: Evaluation, within: dict[str, Any], j
 EXACT = {"rel": 1e-9, "abs": 1e-9}
 UNBINNED = {
     "n nll c_v nees_mean std_scaling bias pinball qce_marginal rmse rmv mpiw": EXACT,
-    "calibration_area pinball_by_tau picp_by_tau": EXACT,
+    "calibration_area ucs pinball_by_tau picp_by_tau": EXACT,
+    # Looked up in a table.
+    "crps": {"rel": 1e-5},
     "ence_noise_floor_gaussian": {"rel": 0.0, "abs": 0.0},
 }
 # Bins of whole micro-bins are not quite equal, and NEES is read off a histogram: the largest
@@ -66,7 +79,7 @@ BINNED = {
     "kurtosis nees_median_ratio n_eff": {"rel": 0.01},
 }
 JOINT = {
-    "k n nll nees_mean nees_over_k coverage_by_tau qce_marginal": EXACT,
+    "k n nll nees_mean nees_over_k coverage_by_tau qce_marginal ucs": EXACT,
     "qce_by_tau": {"abs": 0.01},
     "nees_median_ratio n_eff": {"rel": 0.01},
 }
@@ -96,6 +109,60 @@ def test_measures_are_those_of_the_exact_engine_or_close_to_them(space, factor, 
             assert (ours.ence, ours.qce) == pytest.approx((theirs.ence, theirs.qce), abs=0.02)
             assert ours.uce == pytest.approx(theirs.uce, abs=0.03, rel=0.03)
             assert np.abs(ours.bins.n - theirs.bins.n).max() <= 100
+
+
+@pytest.mark.parametrize("per_octave", [1024, 32])
+@pytest.mark.parametrize("tails", ["normal", "t"])
+def test_how_deviations_rank_errors_is_as_with_every_row_or_close_to_it(per_octave, tails):
+    random = np.random.default_rng(per_octave)
+    binning = Binning(LogBins(2.0**-20, per_octave, 40))
+    sigma = np.exp(0.5 * random.normal(size=(5000, 3)))
+    draw = random.normal(size=sigma.shape)
+    error = sigma * (draw if tails == "normal" else random.standard_t(4, sigma.shape))
+    covariance = sigma[:, :, None] ** 2 * np.eye(3)
+    found = read(observe(XYZ, binning, error, covariance))
+    exact = evaluate_rows(XYZ, 0 * error, covariance, error)
+    # Coarse micro-bins take more rows as ties.
+    near = 1e-3 if per_octave == 1024 else 3e-3
+    pairs = [(one, exact.dimensions[name]) for name, one in found.dimensions.items()]
+    for ours, theirs in [*pairs, (found.joint, exact.joint)]:
+        whole = theirs.rejection.mean_squared_error[0]
+        assert theirs.ause_relative > 0.1
+        assert ours.ause_relative == pytest.approx(theirs.ause_relative, abs=near)
+        assert ours.ause == pytest.approx(theirs.ause, abs=near * whole)
+        assert ours.rejection.mean_squared_error[0] == pytest.approx(whole, rel=1e-8)
+        assert ours.rejection.oracle == pytest.approx(theirs.rejection.oracle, abs=3e-3 * whole)
+        left = theirs.rejection.mean_squared_error
+        assert ours.rejection.mean_squared_error == pytest.approx(left, abs=20 * near * whole)
+
+
+def test_what_older_states_did_not_count_is_unknown_until_it_is_taken_back():
+    old, new = (observe(XYZ, BINNING, *simulated(seed)) for seed in (1, 2))
+    bare = without_squares(old)
+    for mixed in (bare.merge(new), new.merge(bare)):
+        found = read(mixed)
+        for part in (*found.dimensions.values(), found.joint):
+            assert np.isnan([part.ause, part.ause_relative]).all()
+            assert part.nees_mean > 0
+        assert all(np.isnan(part.crps) for part in found.dimensions.values())
+    laws.assert_same(bare.merge(new).merge(bare.negated()), new)
+    assert read(new).joint.ause > 0
+
+
+def without_squares(statistics: StageStatistics) -> StageStatistics:
+    """As a version before these measures has counted it."""
+    cells, nees, _ = statistics.tables
+    bins = statistics.binning.deviation.count
+    values = cells.values.copy()
+    values[cells.keys >= statistics.space.k * bins, Column.SQUARED_ERROR] = 0
+    known = slice(0, -statistics.space.k)
+    low, high = np.zeros((2, *statistics.companions.low.shape), np.int64)
+    low[known], high[known] = statistics.companions.low[known], statistics.companions.high[known]
+    return dataclasses.replace(
+        statistics,
+        tables=(dataclasses.replace(cells, values=values), nees, SparseSums.zero(1)),
+        companions=ExactSum(low, high, statistics.companions.exponent),
+    )
 
 
 @pytest.mark.parametrize("space", SPACES)
@@ -155,6 +222,8 @@ def test_without_truth_every_measure_is_nan(cut):
         assert (part.n, part.bins.n.size) == (0, 0)
         for field in dataclasses.fields(part):
             value = getattr(part, field.name)
+            if field.name == "ranking":
+                value = [value.ause, value.ause_relative, *value.rejection.mean_squared_error]
             if value is not None and field.name not in ("n", "k", "tau", "bins", "uce_bins"):
                 assert np.isnan(value).all(), field.name
         assert math.isnan(part.qce)
@@ -224,10 +293,13 @@ def test_any_merge_with_any_retraction_can_be_read(seed, n):
         read_in_every_way(found.raw)
         read_in_every_way(found.recalibrated)
     (classes,) = state.class_slices
-    of_classes = no_class_statistics(len(CLASSES))
+    of_classes = no_classes(len(CLASSES))
     for held in classes.panes.values():
         of_classes = of_classes.merge(held.negated() if random.random() < 0.4 else held)
-    assert read_classes(of_classes).n == max(of_classes.n, 0) or of_classes.n > 0
+    reading = read_class_slice("lidar", of_classes)
+    of_stages = of_classes.raw, of_classes.recalibrated
+    for (_, evaluation), sums in zip(reading.stages, of_stages, strict=True):
+        assert evaluation.n == max(sums.n, 0) or sums.n > 0
 
 
 def test_bins_of_equal_width_hold_every_row_where_a_correction_came_in_part():

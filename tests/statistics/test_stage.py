@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
-from monitor.statistics.bins import Binning
+from monitor.statistics.bins import SQUARED_ERRORS, Binning
 from monitor.statistics.clusters import (
     LARGEST,
     ClusterMemory,
@@ -22,7 +22,7 @@ from monitor.statistics.clusters import (
 )
 from monitor.statistics.exact_engine import generalised_deviation
 from monitor.statistics.observations import CHUNK, Measured, measure
-from monitor.statistics.state import no_stage_statistics, observe
+from monitor.statistics.state import StageStatistics, no_stage_statistics, observe
 from tests import laws
 from tests.statistics import oracle
 
@@ -130,7 +130,10 @@ def test_the_sums_are_those_of_what_is_measured_of_each_row(space, diagonal):
     near = 2.0**-33 + 1e-14
     for axis, degrees in enumerate([*[1] * k, len(space.joint)]):
         cells, sigma, nees = found.axis(axis), each.deviation[axis], each.nees[axis]
-        r = error[:, axis] if axis < k else np.zeros(n)
+        # Jointly, squares are of all dimensions; the sum of errors means nothing.
+        joint = error[:, list(space.joint)]
+        r, squares = error[:, axis] if axis < k else np.zeros(n), np.square(joint).sum(axis=1)
+        squares = r * r if axis < k else squares
         opened = np.searchsorted(oracle.log_edges(2.0**-20, 32, 40), sigma, side="right")
         parts = [opened == b for b in np.unique(opened)]
         assert cells.n.tolist() == [part.sum() for part in parts]
@@ -139,17 +142,23 @@ def test_the_sums_are_those_of_what_is_measured_of_each_row(space, diagonal):
         assert (np.diff(cells.lower) > 0).all()
         for name, x, power in (
             *(("variance", sigma**2, 2), ("error", r, 1)),
-            *(("squared_error", r**2, 2), ("nees", nees, 0)),
+            *(("squared_error", squares, 2), ("nees", nees, 0)),
         ):
+            # A sum beyond the unit of its bin is rounded as a float.
+            near_sum = near * cells.n * cells.upper**power + 1e-14 * abs(getattr(cells, name))
             off = getattr(cells, name) - [x[part].sum() for part in parts]
-            assert (abs(off) <= near * cells.n * cells.upper**power).all(), name
+            assert (abs(off) <= near_sum).all(), name
         opened = np.searchsorted(oracle.log_edges(2.0**-16, 16, 32), nees, side="right")
         counts = found.histogram(axis)
         assert counts.tolist() == np.bincount(opened, minlength=counts.size).tolist()
+        assert squares_of(found, axis) == Counter(map(oracle.eighth, squares.tolist()))
     close = partial(pytest.approx, rel=1e-11, abs=100 * n * near)
     sigma, z, u = each.deviation[:k], each.normalised, each.whitened
     assert found.sigma == close(sigma.sum(axis=1))
     assert found.companion["log_sigma"] == close(np.log(sigma).sum(axis=1))
+    assert found.companion["crps"] == pytest.approx(
+        [sum(map(oracle.crps, s, e)) for s, e in zip(sigma, error.T, strict=True)], rel=1e-4
+    )
     assert found.log_determinant == close(each.log_determinant.sum())
     assert np.diagonal(found.normalised) == close((z * z).sum(axis=1))
     # Products are of values rounded to 2^-16: each is off by half of that times the other.
@@ -162,6 +171,13 @@ def test_the_sums_are_those_of_what_is_measured_of_each_row(space, diagonal):
         slow = np.maximum(tau * beyond, (tau - 1) * beyond).sum(axis=1)
         loss = tau * (error.sum(axis=0) - norm.ppf(tau) * found.sigma) - found.shortfall[:, level]
         assert loss == pytest.approx(slow, rel=1e-9, abs=n * near)
+
+
+def squares_of(found: StageStatistics, axis: int) -> Counter[int]:
+    """How many squared errors of an axis lie in which eighth of which octave."""
+    count = SQUARED_ERRORS.count
+    held = found.squares.between(axis * count, (axis + 1) * count)
+    return Counter(dict(zip((held.keys - 1 - 8 * 64).tolist(), held.values[:, 0], strict=True)))
 
 
 @pytest.mark.parametrize("sigma", [1e-6, 2.0**-10, np.nextafter(2.0**-10, 0), 63.999, 64.0, 1e5])

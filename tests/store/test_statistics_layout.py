@@ -14,13 +14,14 @@ from monitor.statistics.class_statistics import observe_classes
 from monitor.statistics.state import (
     ClassSliceState,
     SliceState,
-    SliceStatistics,
+    Stages,
     StatisticsState,
     observe,
 )
 from monitor.store.statistics_state import StoredState
 from monitor.v1 import statistics_state_pb2 as pb
 from tests.states import WINDOWS, joined
+from tests.statistics import oracle
 
 BINNING = Binning(LogBins(2.0**-4, 4, 8), LogBins(2.0**-6, 4, 12), (0.5, 0.9))
 QUANTILES = (0.0, 1.2815515655446004)  # of the standard normal distribution
@@ -104,10 +105,21 @@ def test_companions_of_a_slice_are_what_the_proto_says_in_that_order():
     stage = observe(
         SPACE, BINNING, np.array(ERRORS), np.array(COVARIANCES), np.array([7, 7], np.uint64)
     )
-    panes = {(WINDOWS.older, 0): SliceStatistics(stage, stage)}
+    panes = {(WINDOWS.older, 0): Stages(stage, stage)}
     message = sent(StatisticsState(BINNING, WINDOWS, 0, (SliceState("car", SPACE, False, panes),)))
-    found = values(message.slices[0].panes[0].raw.companions, message.bins.exponent)
+    raw = message.slices[0].panes[0].raw
+    found = values(raw.companions, message.bins.exponent)
     assert found == pytest.approx(documented(), abs=2e-4)
+    crps, squares = [0.0] * 3, []
+    for r, covariance in zip(ERRORS, COVARIANCES, strict=True):
+        for i in range(3):
+            crps[i] += oracle.crps(math.sqrt(covariance[i][i]), r[i])
+        # Of the joint axis over x and y alone.
+        squares += [(axis, one**2) for axis, one in enumerate(r)] + [(3, r[0] ** 2 + r[2] ** 2)]
+    assert values(raw.crps, message.bins.exponent) == pytest.approx(crps, abs=2e-4)
+    keys = sorted(axis * 1026 + 1 + 8 * 64 + oracle.eighth(square) for axis, square in squares)
+    assert np.cumsum(raw.squares.key_steps).tolist() == keys
+    assert raw.squares.values == [1] * len(keys)
 
 
 def test_tables_and_companions_of_classes_are_what_the_proto_says_in_that_order():
@@ -115,7 +127,7 @@ def test_tables_and_companions_of_classes_are_what_the_proto_says_in_that_order(
     mean = opinions.mean(axis=1)
     label = 1
     held = observe_classes(mean, np.array([label]), opinions)
-    panes = {(WINDOWS.older, 0): held}
+    panes = {(WINDOWS.older, 0): Stages(held, held)}
     entry = ClassSliceState("lidar", ("car", "bus", "person"), panes)
     message = sent(StatisticsState(BINNING, WINDOWS, 0, (), (entry,)))
     (pane,) = message.class_slices[0].panes
@@ -137,6 +149,10 @@ def test_tables_and_companions_of_classes_are_what_the_proto_says_in_that_order(
         "with opinions": 1.0,
         "aleatoric": aleatoric,
         "epistemic": entropy(p) - aleatoric,
+        "doubt cubed": doubt**3,
+        "entropy squared": entropy(p) ** 2,
+        "entropy cubed": entropy(p) ** 3,
+        "with moments": 1.0,
     }
     found = dict(zip(expected, values(pane.companions, -60), strict=True))
     assert found == pytest.approx(expected, abs=1e-12)

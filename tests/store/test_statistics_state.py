@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -21,12 +23,14 @@ from monitor.frames.space import (
     plain_space,
 )
 from monitor.statistics.bins import IncompatibleStatistics
+from monitor.statistics.class_evaluation import class_as_json, read_classes
 from monitor.statistics.class_statistics import observe_classes
 from monitor.statistics.state import (
     ClassSliceState,
+    ClassStages,
     SliceState,
-    SliceStatistics,
     Slicing,
+    Stages,
     StatisticsState,
     observe,
 )
@@ -87,6 +91,26 @@ def test_a_state_that_is_written_and_read_is_the_same_to_the_last_bit(state):
     # They are the bytes that protobuf itself writes.
     for part in serialised(stored):
         assert pb.StatisticsState.FromString(part).SerializeToString(deterministic=True) == part
+
+
+def test_a_state_that_an_older_sidecar_has_passed_on_is_whole_again():
+    """It knows neither squares nor CRPS, sets them apart and writes them as panes of their own."""
+    whole = state_message(3, 40)
+    known, apart = pb.StatisticsState(), pb.StatisticsState()
+    known.CopyFrom(whole)
+    apart.slices.extend(whole.slices)
+    for name, parts in (("known", known.slices), ("apart", apart.slices)):
+        for pane in (pane for entry in parts for pane in entry.panes):
+            for stage in (pane.raw, pane.recalibrated)[: 1 + pane.HasField("recalibrated")]:
+                others = ("n", "cells", "nees", "companions")
+                for field in ("squares", "crps") if name == "known" else others:
+                    stage.ClearField(field)
+    older = parsed(known.SerializeToString()).state
+    stages = [held.raw for one in older.slices for held in one.panes.values()]
+    assert not any(one.squares.keys.size or one.companion["crps"].any() for one in stages)
+    assert any(one.n for one in stages)
+    both = parsed(known.SerializeToString() + apart.SerializeToString()).state
+    assert bits(both) == bits(parsed(whole.SerializeToString()).state)
 
 
 @costly
@@ -168,8 +192,8 @@ def test_the_state_of_the_largest_configuration_can_be_read_again():
         settings.binning(),
         settings.window_lengths(),
         10**18,
-        (SliceState(name, space, False, {(MOST_WINDOWS, 0): SliceStatistics(raw, raw)}),),
-        (ClassSliceState("s" * 64, classes, {(MOST_WINDOWS, 0): more}),),
+        (SliceState(name, space, False, {(MOST_WINDOWS, 0): Stages(raw, raw)}),),
+        (ClassSliceState("s" * 64, classes, {(MOST_WINDOWS, 0): Stages(more, more)}),),
         Slicing(("class", "range", "stream"), ranges.edges, ranges.dimensions),
     )
     assert bits(parsed(joined(StoredState(state))).state) == bits(state)
@@ -231,6 +255,8 @@ INVALID: list[tuple[str, Any, str]] = [
     (f"{CELLS}.spill_keys", [10**6], "slices[0].panes[0].raw.cells.spill_keys: "),
     (f"{CELLS}.spill", [1, 2, 3], "slices[0].panes[0].raw.cells.spill: not one"),
     (f"{RAW}.companions", None, "slices[0].panes[0].raw.companions: absent"),
+    (f"{RAW}.crps", None, "slices[0].panes[0].raw.crps: absent"),
+    (f"{RAW}.squares.key_steps.0", 10**6, "slices[0].panes[0].raw.squares.key_steps: "),
     (f"{CLASS}.class_names", ["car", "car"], "class_slices[0].class_names: 2: "),
     (f"{CLASS_PANE}.tables", None, "class_slices[0].panes[0].tables: absent"),
     (f"{CLASS_PANE}.companions", None, "class_slices[0].panes[0].companions: "),
@@ -277,6 +303,22 @@ def test_what_no_encoder_of_ours_writes_is_refused_by_its_field(path, value, sai
 def test_a_state_of_another_kind_is_refused_with_both_kinds_named(path, value, said):
     with pytest.raises(IncompatibleStatistics, match=f"^{said}"):
         parsed(spoilt(path, value).SerializeToString())
+
+
+def test_of_an_older_state_of_classes_all_is_known_but_the_skewness_and_both_stages_are_one():
+    """Such a state has nine companions and no stages."""
+    now, older = state_message(), state_message()
+    for pane in older.class_slices[0].panes:
+        pane.ClearField("recalibrated")
+        del pane.companions.low[9:], pane.companions.high[9:]
+    read, known = (decode([one]).state.class_slices[0].panes.values() for one in (older, now))
+    assert all(held.recalibrated is held.raw for held in read)
+    ours, theirs = (reduce(ClassStages.merge, panes) for panes in (known, read))
+    expected = read_classes(ours.raw)
+    assert np.isfinite((expected.confidence_skewness, expected.entropy_skewness)).all()
+    unknown = dict.fromkeys(("confidence_skewness", "entropy_skewness"))
+    assert class_as_json(read_classes(theirs.raw)) == class_as_json(expected) | unknown
+    assert math.isnan(read_classes(theirs.merge(ours).raw).confidence_skewness)
 
 
 OTHERS = [("bins.hash", "0123"), ("windows.lengths_ns", without_last), ("slicing.by", ["class"])]

@@ -115,7 +115,7 @@ class Report:
 
     title    what was measured
     verdict  sentences, the gravest first
-    classes  measures of class probabilities, by slice
+    classes  measures of class probabilities, by slice and stage
     opening, sections  what is told before the slices, and behind them; None is left out
     made     how it was measured: words for what they name
     """
@@ -123,7 +123,7 @@ class Report:
     title: str
     verdict: Sequence[Said]
     slices: Sequence[Slice]
-    classes: Sequence[tuple[str, ClassEvaluation]] = ()
+    classes: Sequence[tuple[str, Mapping[str, ClassEvaluation]]] = ()
     opening: Sequence[Section | None] = ()
     sections: Sequence[Section | None] = ()
     made: Mapping[str, str] | None = None

@@ -25,8 +25,8 @@ from monitor.figures.timeline import Line, Mark, timeline
 from monitor.frames.slices import TOTAL, label
 from monitor.frames.status import Status
 from monitor.promotion.records import SWAPS
-from monitor.statistics.class_evaluation import ClassEvaluation, read_classes
-from monitor.statistics.reading import RAW, RECALIBRATED, read
+from monitor.statistics.class_evaluation import ClassEvaluation
+from monitor.statistics.reading import RAW, RECALIBRATED, read, read_class_slice
 from monitor.statistics.state import (
     SliceState,
     SliceStatistics,
@@ -129,12 +129,12 @@ def _slice(name: str, *parts: SliceState) -> Slice:
     return Slice(name, parts[0].space, stages)
 
 
-def classes_of(statistics: StatisticsState) -> Iterator[tuple[str, ClassEvaluation]]:
-    """Reads the measures of class probabilities by slice."""
+def classes_of(statistics: StatisticsState) -> Iterator[tuple[str, dict[str, ClassEvaluation]]]:
+    """Reads the measures of class probabilities by slice and stage."""
     for one in statistics.class_slices:
         if one.panes:
             total = reduce(lambda a, b: a.merge(b), one.panes.values())
-            yield one.name, read_classes(total)
+            yield one.name, read_class_slice(one.name, total).shown
 
 
 def alarms_of(standings: DriftStandings) -> list[Alarm]:

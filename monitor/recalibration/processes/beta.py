@@ -38,6 +38,7 @@ from monitor.recalibration.recalibrator import (
     Output,
     PerDimension,
 )
+from monitor.statistics.measures import integrated_crps
 
 _STEPS = 100  # of the search for a quantile; bisection alone would need as many
 
@@ -201,6 +202,10 @@ class BetaMarginals:
         if not inside.all():
             t = np.where(inside[:, None, None], t, np.copysign(np.inf, tau - 0.5)[:, None, None])
         return self.mean + self.unit * t
+
+    def crps(self, value: FloatArray) -> FloatArray:
+        """Integrates G."""
+        return integrated_crps(self, value)
 
 
 def log_odds(tau: FloatArray) -> FloatArray:

@@ -124,6 +124,10 @@ class CauchyMarginals:
         unit = np.where(tau == 1, np.inf, unit)
         return self.location + self.scale * unit[:, None, None]
 
+    def crps(self, value: FloatArray) -> FloatArray:
+        """NaN: without a mean the score is not proper, and its own mean over rows has no end."""
+        return np.full_like(value, np.nan)
+
 
 def surrogate_ratio(level: float) -> float:
     """σ_s/γ of the Gaussian with the same central interval: it holds the share `level` of both.

@@ -125,6 +125,16 @@ def test_quantiles_ascend_and_the_probability_undoes_them(log_a, log_b, c, far):
     assert 0 <= probability(found, far) <= 1
 
 
+@pytest.mark.parametrize(("a", "b", "c"), MAPS)
+@pytest.mark.parametrize("y", [-4.0, 0.3, 2.0])
+def test_the_crps_is_the_integral_of_the_probability(a, b, c, y):
+    found = marginals(a, b, c, 3.0, 0.4)
+    value = 3.0 + 0.4 * y
+    edges = np.sort(np.append(pieces(found), value))
+    expected = integral(lambda x: (probability(found, x) - (x >= value)) ** 2, edges)
+    assert found.crps(np.array([[value]])).item() == pytest.approx(expected, rel=1e-7)
+
+
 # ---- moments and tables
 
 
@@ -344,6 +354,8 @@ def test_density_probability_and_quantiles_are_those_of_a_cauchy():
     assert found.cumulative(value) == pytest.approx(cauchy.cdf(value, location, scale))
     expected = cauchy.ppf(tau[:, None, None], location, scale)
     assert found.quantiles(tau) == pytest.approx(expected, rel=1e-9)
+    # Without a mean there is no score that is proper.
+    assert np.isnan(found.crps(value)).all()
 
 
 @cache
