@@ -341,7 +341,7 @@ CLASSES = {
     """Entropy of all detections
     Of the class probabilities over log C, in the last five minutes. Healthy: level.
     docs/measures.md#of-all-detections""": graph(
-        {"{{of}}, {{slice}}": of("predicted_entropy", slice="~$slice|total")},
+        {"{{of}}, {{slice}}": of("predicted_entropy", slice="~$slice|total.*")},
         Values(least=0, decimals=2),
     ),
     """Errors of class probabilities
