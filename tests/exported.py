@@ -27,6 +27,7 @@ from monitor.service.log import LogCounts
 from monitor.service.metrics import Snapshot, render
 from monitor.statistics.bins import Binning, ExportEdges, SliceBins, StageBins
 from monitor.statistics.observations import finished
+from monitor.statistics.reading import PredictedReading
 from tests.piped import pipeline_of
 
 EDGES = ExportEdges(tuple(2.0**octave for octave in range(-4, 5)), Binning())
@@ -168,6 +169,26 @@ def watched(*slices: str) -> DriftReading:
             *(("late", 0), ("undated", 0), ("superseded", 0), ("overload", 7), ("failed", 0)),
             *(("late_seconds", 0), ("tracks", 0)),
         ),
+    )
+
+
+def certain(slice: str) -> PredictedReading:
+    """How certain a detector is that is as certain as usual, made up."""
+    return PredictedReading(
+        slice=slice,
+        n=50,
+        deviation_mean=0.5,
+        deviation_q50=0.375,
+        deviation_q95=1.25,
+        deviation_above_usual=0.0625,
+        classified=40,
+        entropy_mean=0.25,
+        entropy_q50=0.125,
+        entropy_q95=0.75,
+        entropy_above_usual=0.03125,
+        opinions=0,
+        aleatoric=math.nan,
+        epistemic=math.nan,
     )
 
 

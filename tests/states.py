@@ -15,9 +15,16 @@ from monitor.frames.slices import OVERFLOW
 from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
 from monitor.statistics.bins import Binning, LogBins
 from monitor.statistics.class_statistics import observe_classes
+from monitor.statistics.predicted import (
+    PredictedStatistics,
+    no_predicted,
+    observe_predicted,
+    predicted_rows,
+)
 from monitor.statistics.state import (
     ClassSliceState,
     ClassStages,
+    PredictedSliceState,
     SliceState,
     SliceStatistics,
     Stages,
@@ -88,7 +95,10 @@ def counted(rows: Sequence[Row], clock: int | None = None, order: Sequence[int] 
     order = order or range(len(SLICES))
     of_slices = ([row for row in rows if row.slice == index] for index in order)
     slices = tuple(map(_slice, order, of_slices, repeat(clock)))
-    return StatisticsState(BINNING, WINDOWS, clock, slices, (_class_slice(rows, clock),))
+    classes = (_class_slice(rows, clock),)
+    of_slices = ([row for row in rows if row.slice == index] for index in order)
+    predicted = tuple(map(_predicted_slice, order, of_slices, repeat(clock)))
+    return StatisticsState(BINNING, WINDOWS, clock, slices, classes, predicted=predicted)
 
 
 def _slice(index: int, rows: Sequence[Row], clock: int | None) -> SliceState:
@@ -121,6 +131,17 @@ def _class_slice(rows: Sequence[Row], clock: int | None) -> ClassSliceState:
     return ClassSliceState("lidar", CLASSES, panes)
 
 
+def _predicted_slice(index: int, rows: Sequence[Row], clock: int | None) -> PredictedSliceState:
+    name, space, overflow = SLICES[index]
+    panes: dict[PaneKey, PredictedStatistics] = {}
+    for key, sign, held in _by_pane(rows, clock):
+        roots = np.sqrt([row.variance for row in held])[:, space.joint]
+        opinions = np.array([row.probabilities for row in held])[:, None]
+        more = observe_predicted(predicted_rows(np.zeros(len(held), np.int64), roots, opinions))
+        put(panes, key, more if sign > 0 else no_predicted().merge(more.negated()))
+    return PredictedSliceState(name, space, overflow, panes)
+
+
 def _by_pane(rows: Iterable[Row], clock: int | None) -> Iterable[tuple[PaneKey, int, list[Row]]]:
     found = defaultdict(list)
     for row in rows:
@@ -144,7 +165,7 @@ def bits(value: Any) -> Any:
 def canonical(state: StatisticsState) -> StatisticsState:
     """Sorts slices into an order that does not depend on who came first; bits sorts panes."""
 
-    def rank(entry: SliceState) -> tuple[Any, ...]:
+    def rank(entry: SliceState | PredictedSliceState) -> tuple[Any, ...]:
         dimensions = tuple((d.name, d.unit, int(d.kind)) for d in entry.space.dimensions)
         return entry.name, entry.overflow, dimensions, entry.space.angles_in_joint
 
@@ -152,6 +173,7 @@ def canonical(state: StatisticsState) -> StatisticsState:
         state,
         slices=tuple(sorted(state.slices, key=rank)),
         class_slices=tuple(sorted(state.class_slices, key=lambda s: s.key)),
+        predicted=tuple(sorted(state.predicted, key=rank)),
     )
 
 

@@ -320,7 +320,30 @@ TRACKS = {
     ),
 }
 # Empty where detectors send no class probabilities.
+CERTAIN = {
+    """Share that is less certain than usual
+    Of all detections of the last five minutes, labelled or not: how many have an entropy or a
+    deviation above 95 % of those of the longest window. Healthy: near 5 %. Entropy far above it:
+    the detector meets what it does not know. Deviation rises with the distance too.
+    docs/measures.md#of-all-detections""": graph(
+        {"{{of}} {{instance}}": of("predicted_above_usual_ratio", slice="$slice")},
+        Values("percentunit", above(0.25), least=0, decimals=0, marks="dashed"),
+    ),
+    """Deviation of all detections
+    det(Σ)^(1/2K) as sent, in the last five minutes, in the unit of the stream. Healthy: level while
+    the scene is. docs/measures.md#of-all-detections""": graph(
+        {"{{of}} {{instance}}": of("predicted_deviation", slice="$slice")},
+        Values(least=0, decimals=2),
+    ),
+}
+
 CLASSES = {
+    """Entropy of all detections
+    Of the class probabilities over log C, in the last five minutes. Healthy: level.
+    docs/measures.md#of-all-detections""": graph(
+        {"{{of}}, {{slice}}": of("predicted_entropy", slice="~$slice|total.*")},
+        Values(least=0, decimals=2),
+    ),
     """Errors of class probabilities
     Expected calibration error, that of the entropy, Brier score, how far sorting by uncertainty is
     from sorting by error (AUSE), and mean negative log likelihood in nats. Healthy: low and steady;
@@ -368,6 +391,7 @@ SLICE = dashboard(
     row("Raw against recalibrated", COMPARED),
     row("Drift", DRIFTING, span=6),
     row("Tracks", TRACKS),
+    row("All detections, labelled or not", CERTAIN),
     row("With class probabilities", CLASSES, folded=True),
     variables=("slice", "stage", "dimension"),
 )

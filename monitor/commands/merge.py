@@ -94,6 +94,10 @@ def write_and_show(stored: StoredState, options: argparse.Namespace) -> None:
             {"name": entry.name, "classes": len(entry.class_names), "n": entry.n}
             for entry in state.class_slices
         ],
+        "predicted": [
+            {"name": entry.name, "dimensions": list(entry.space.names), "n": entry.n}
+            for entry in state.predicted
+        ],
         "output": options.output,
     }
     rows = [(entry.name, ",".join(entry.space.names), entry.n) for entry in state.slices]

@@ -112,22 +112,39 @@ def symmetric(covariance: FloatArray, full: BoolArray) -> tuple[FloatArray, Bool
         return 0.5 * (covariance + transposed), failing(close | ~np.isfinite(covariance))
 
 
-def indefinite(covariance: FloatArray, variance: FloatArray, space: Space) -> BoolArray | None:
+def indefinite(
+    covariance: FloatArray, variance: FloatArray, space: Space
+) -> tuple[BoolArray | None, FloatArray]:
     """Marks covariances that are not positive definite, (n,); None if all are.
 
     Factorised in the order the statistics use, so that what passes here passes there.
+
+    returns  the marks, and the diagonals of the Cholesky factors, (n, K)
     """
     if space.order != tuple(range(space.k)):
         order = np.array(space.order)
         covariance, variance = covariance[:, order[:, None], order], variance[:, order]
     try:
         # LAPACK is quickest while all are definite; it raises for the whole frame if one is not.
-        pivot = np.diagonal(np.linalg.cholesky(covariance), axis1=1, axis2=2)
+        # A copy, so that the factors are let go, and their memory is used again.
+        pivot = np.diagonal(np.linalg.cholesky(covariance), axis1=1, axis2=2).copy()
     except np.linalg.LinAlgError:
-        return ~positive_definite(factorise(covariance))
+        return _some_indefinite(covariance)
     # The product of a signalling NaN, which no detector computes, would raise a warning.
     with np.errstate(invalid="ignore"):
-        return failing(pivot * pivot > SINGULAR * variance)
+        return failing(pivot * pivot > SINGULAR * variance), pivot
+
+
+def _some_indefinite(covariance: FloatArray) -> tuple[BoolArray, FloatArray]:
+    factor = factorise(covariance)
+    definite, pivot = positive_definite(factor), np.diagonal(factor).copy()
+    try:
+        # The bits of a detection do not depend on its neighbours.
+        sound = np.linalg.cholesky(covariance[definite])
+    except np.linalg.LinAlgError:
+        return ~definite, pivot
+    pivot[definite] = np.diagonal(sound, axis1=1, axis2=2)
+    return ~definite, pivot
 
 
 def failing(flags: BoolArray) -> BoolArray | None:
@@ -265,6 +282,7 @@ class FrameBatch:
     true_class     (n,) −1 where none came with the detection
     probabilities  (n, M, C) M opinions on the C classes, a row of NaN where no usable ones
                    came with the detection; None if no usable ones came at all
+    pivot          (n, K) diagonal of the Cholesky factor in Space.order, as validation found it
     """
 
     space: Space
@@ -276,7 +294,13 @@ class FrameBatch:
     diagonal: BoolArray
     truth: FloatArray
     true_class: IntArray
+    pivot: FloatArray
     probabilities: FloatArray | None = None
+
+    @property
+    def roots(self) -> FloatArray:
+        """Returns (n, J) whose product is the root of the determinant of the joint block."""
+        return self.pivot[:, : len(self.space.joint)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,9 +381,10 @@ def _gaussians(
     diagonal = (length == forms[0]) & (k > 1)
     variance = covariance[:, np.arange(k), np.arange(k)]
     if diagonal.all():
-        mark(failing(variance > 0), Reason.COVARIANCE_NOT_POSITIVE_DEFINITE)
+        marked, pivot = failing(variance > 0), _of_variances(variance, space)
     else:
-        mark(indefinite(covariance, variance, space), Reason.COVARIANCE_NOT_POSITIVE_DEFINITE)
+        marked, pivot = indefinite(covariance, variance, space)
+    mark(marked, Reason.COVARIANCE_NOT_POSITIVE_DEFINITE)
     plausible = (variance >= limits.smallest_deviation**2) & (
         variance <= limits.largest_deviation**2
     )
@@ -378,6 +403,7 @@ def _gaussians(
         diagonal=diagonal[pick],
         truth=truth[pick],
         true_class=no_class(rows.size),
+        pivot=pivot[pick],
     )
     nothing = np.zeros(n, bool)
     return Examined(reason, truth_invalid, batch, nothing, nothing)
@@ -436,15 +462,17 @@ def _all_usable(
         variance.min() >= limits.smallest_deviation**2
         and variance.max() <= limits.largest_deviation**2
     )
-    diagonal = form == k and k > 1
-    if not plausible or (
-        not diagonal
-        and (
-            (form == forms[2] and not np.array_equal(covariance, covariance.transpose(0, 2, 1)))
-            or indefinite(covariance, variance, space) is not None
-        )
-    ):
+    if not plausible:
         return None
+    diagonal = form == k and k > 1
+    if diagonal:
+        pivot = _of_variances(variance, space)
+    else:
+        if form == forms[2] and not np.array_equal(covariance, covariance.transpose(0, 2, 1)):
+            return None
+        marked, pivot = indefinite(covariance, variance, space)
+        if marked is not None:
+            return None
     return FrameBatch(
         space=space,
         rows=np.arange(n),
@@ -455,7 +483,15 @@ def _all_usable(
         diagonal=np.ones(n, bool) if diagonal else np.zeros(n, bool),
         truth=truth if truth_length else no_truth(n, k),
         true_class=no_class(n),
+        pivot=pivot,
     )
+
+
+def _of_variances(variance: FloatArray, space: Space) -> FloatArray:
+    """Returns the diagonals of the Cholesky factors of diagonal covariances, (n, K)."""
+    with np.errstate(invalid="ignore"):
+        pivot: FloatArray = np.sqrt(variance[:, space.order])
+    return pivot
 
 
 def _truth(received: ReceivedDetections, k: int, limits: Limits) -> tuple[FloatArray, BoolArray]:

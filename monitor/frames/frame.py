@@ -465,6 +465,31 @@ class MatchedClasses(Columns):
 
 
 @dataclass(frozen=True, eq=False, slots=True)
+class PredictedRows(Columns):
+    """Certainty of the n detections of one frame, as the detector sent it, before any truth.
+
+    slices     (n,) slice index
+    deviation  (n,) σ_G = det(Σ)^(1/2K) of the joint block
+    entropy    (n,) over log C, NaN without class probabilities; None if no detection has any
+    aleatoric, epistemic
+               (n,) its parts, likewise; None unless several opinions came
+    stamp_ns   event time of the frame; None where unknown
+    """
+
+    slices: IntArray
+    deviation: FloatArray
+    entropy: FloatArray | None = None
+    aleatoric: FloatArray | None = None
+    epistemic: FloatArray | None = None
+    stamp_ns: int | None = None
+
+    @property
+    def n(self) -> int:
+        """Counts the rows."""
+        return int(self.slices.size)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
 class StoredEstimates:
     """n Gaussians, packed.
 

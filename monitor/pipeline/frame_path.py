@@ -59,6 +59,7 @@ from monitor.pipeline.streams import (
 )
 from monitor.pipeline.truth import Ahead, Search, TruthLedger
 from monitor.recalibration.recalibrator import sent_where_unsound, sound_rows
+from monitor.statistics.predicted import predicted_rows
 from monitor.store.entries import Kept
 from monitor.store.journal import Journal
 from monitor.tracking.motion import one_second
@@ -454,6 +455,7 @@ class Pipeline:
         # A frame that comes again tells nothing of the time.
         self._advance_watermark(stream, frame.stamp_ns)
         batch, slices, ledger = examined.batch, recalibrated.slices, self.ledger
+        self._predict(stream, batch, slices, frame.stamp_ns)
         opinions, sequence = self._opinions(stream, batch, likely), ledger.next_sequence()
         now = self.live.believed(frame.stamp_ns), self.live.clock.now_ns, self.live.generation
         record = inline_record(frame.detections, examined, opinions, *now)
@@ -472,6 +474,15 @@ class Pipeline:
                 return
         bare = int(np.count_nonzero(examined.reason == Reason.MISSING_COVARIANCE))
         ledger.fates.unnamed(frame.detections.n, bare, slices, record)
+
+    def _predict(
+        self, stream: Stream, batch: FrameBatch, slices: IntArray, stamp_ns: int | None
+    ) -> None:
+        """Counts how certain the detector is of all detections; no label is waited for."""
+        if slices.size:
+            # One class has no entropy.
+            opinions = batch.probabilities if len(stream.header.classes) > 1 else None
+            self.live.count(predicted_rows(slices, batch.roots, opinions, stamp_ns))
 
     def _opinions(
         self, stream: Stream, batch: FrameBatch, likely: FloatArray | None

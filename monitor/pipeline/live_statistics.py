@@ -11,15 +11,17 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from monitor.config import Config
-from monitor.frames.frame import MatchedClasses, MatchedRows
+from monitor.frames.frame import MatchedClasses, MatchedRows, PredictedRows
 from monitor.frames.slices import ClassSliceTable, SliceBy, SliceTable
 from monitor.frames.space import Space
 from monitor.statistics.bins import ExportEdges, SliceBins
-from monitor.statistics.folding import ClassAccumulator, SliceAccumulator
-from monitor.statistics.reading import RAW, RECALIBRATED
+from monitor.statistics.folding import ClassAccumulator, PredictedAccumulator, SliceAccumulator
+from monitor.statistics.predicted import PredictedStatistics
+from monitor.statistics.reading import RAW, RECALIBRATED, PredictedReading, read_predicted
 from monitor.statistics.state import (
     ClassSliceState,
     ClassStages,
+    PredictedSliceState,
     SliceState,
     SliceStatistics,
     SliceTotals,
@@ -39,12 +41,18 @@ from monitor.statistics.windows import (
 )
 
 E = TypeVar("E")
-S = TypeVar("S", SliceStatistics, ClassStages)
+S = TypeVar("S", SliceStatistics, ClassStages, PredictedStatistics)
 
 # Names of slices, totals last, with their statistics.
 SlicesRead = tuple[tuple[str, SliceStatistics], ...]
 # Labels of class slices with their class names and their statistics.
 ClassesRead = tuple[tuple[str, tuple[str, ...], ClassStages], ...]
+
+
+# Names of slices, totals last, with the statistics of all their detections.
+PredictedRead = tuple[tuple[str, PredictedStatistics], ...]
+# Rows that are counted: with truth, with a true class, or all, labelled or not.
+Rows = MatchedRows | MatchedClasses | PredictedRows
 
 
 class LiveStatistics:
@@ -65,6 +73,7 @@ class LiveStatistics:
         self.accumulator = SliceAccumulator(self.binning, self.windows, edges, settings.fold_rows)
         self.class_slices = ClassSliceTable(SliceBy.STREAM in settings.slice_by, most)
         self.classes = ClassAccumulator(self.windows, settings.fold_rows)
+        self.predicted = PredictedAccumulator(self.windows, settings.fold_rows)
         self.max_spaces, self.spaces = config.limits.max_spaces, set[Space]()
         self.live_ns = int(settings.live_seconds * 1e9)
         # A window spans a pane more than its length.
@@ -73,10 +82,12 @@ class LiveStatistics:
         self.generation = 0
         self._window_totals = WindowTotals[SliceStatistics]()
         self._class_totals = WindowTotals[ClassStages]()
-        self._slice_totals: dict[int | None, SliceTotals] = {}
+        self._predicted_totals = WindowTotals[PredictedStatistics]()
+        self._slice_totals: dict[int | None, SliceTotals[SliceStatistics]] = {}
+        self._predicted_sums: dict[int | None, SliceTotals[PredictedStatistics]] = {}
         self._folded = 0
         # Rows that come inside `held`, in order; None: event time began anew.
-        self._held: list[MatchedRows | MatchedClasses | None] | None = None
+        self._held: list[Rows | None] | None = None
 
     # ---- counting
 
@@ -100,24 +111,27 @@ class LiveStatistics:
             self.clock.now_ns = clock_ns if now_ns is None else max(clock_ns, now_ns)
         return anew
 
-    def count(self, rows: MatchedRows | MatchedClasses) -> None:
-        """Counts matched rows, or class probabilities with their true class; cheap."""
-        self._take_in(replace(rows, stamp_ns=self.believed(rows.stamp_ns)))
+    def count(self, rows: Rows) -> None:
+        """Counts matched rows, class probabilities with their true class, or all rows; cheap."""
+        stamp_ns = self.believed(rows.stamp_ns)
+        self._take_in(rows if stamp_ns == rows.stamp_ns else replace(rows, stamp_ns=stamp_ns))
 
     def believed(self, stamp_ns: int | None) -> int | None:
         """Returns the event time that rows are counted at; None: outside all windows."""
         return stamp_ns if stamp_ns is not None and self.clock.believes(stamp_ns) else None
 
-    def _take_in(self, what: MatchedRows | MatchedClasses | None) -> None:
+    def _take_in(self, what: Rows | None) -> None:
         if self._held is not None:
             self._held.append(what)
         elif what is None:
-            self.accumulator.begin_anew()
-            self.classes.begin_anew()
+            for one in self._accumulators:
+                one.begin_anew()
         elif isinstance(what, MatchedRows):
             self.accumulator.add(what)
-        else:
+        elif isinstance(what, MatchedClasses):
             self.classes.add(what)
+        else:
+            self.predicted.add(what)
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -135,7 +149,7 @@ class LiveStatistics:
                 self._take_in(what)
 
     def fold_some(self) -> None:
-        """Folds some rows into the statistics, one short step; both kinds take turns."""
+        """Folds some rows into the statistics, one short step; all kinds take turns."""
         busy = [one for one in self._accumulators if one.busy]
         if busy:
             self._folded += 1
@@ -154,7 +168,7 @@ class LiveStatistics:
 
     @property
     def _accumulators(self) -> tuple[PaneAccumulator[Any, Any], ...]:
-        return self.accumulator, self.classes
+        return self.accumulator, self.classes, self.predicted
 
     # ---- reading
 
@@ -183,6 +197,30 @@ class LiveStatistics:
         slices, totals_of = self.class_slices.slices, self._class_totals
         found = yield from self._read(self.classes, slices, totals_of, level)
         return tuple((entry.label, entry.class_names, statistics) for entry, statistics in found)
+
+    def predicted_in_steps(self, level: int | None = None) -> Generator[None, None, PredictedRead]:
+        """Reads all detections, labelled or not, of every slice, then a total of each space."""
+        slices, totals_of = self.slices.slices, self._predicted_totals
+        found = yield from self._read(self.predicted, slices, totals_of, level)
+        totals = yield from self._predicted_sums.setdefault(level, SliceTotals()).read(found)
+        return (*((entry.name, statistics) for entry, statistics in found), *totals)
+
+    def predicted_readings(
+        self, level: int | None = None
+    ) -> Generator[None, None, tuple[PredictedReading, ...]]:
+        """Reads how certain the detector is in a window, beside the longest one.
+
+        Where there is one window alone, what is usual is that since epoch.
+        """
+        longest = self.windows.older - 1 if self.windows.older > 1 else None
+        usual = dict((yield from self.predicted_in_steps(longest)))
+        now = yield from self.predicted_in_steps(level)
+        readings = []
+        for name, statistics in now:
+            # What is in no window at all is compared with itself.
+            readings.append(read_predicted(name, statistics, usual.get(name, statistics)))
+            yield
+        return tuple(readings)
 
     def _read(
         self,
@@ -230,7 +268,7 @@ class LiveStatistics:
         holder  True: the caller is inside `held`
         """
         yield from self._up_to_now(*self._accumulators, holder=holder)
-        # Frames passed meanwhile: move both accumulators to one clock.
+        # Frames passed meanwhile: move all accumulators to one clock.
         clock = max(
             (one.clock_ns for one in self._accumulators if one.clock_ns is not None), default=None
         )
@@ -253,6 +291,11 @@ class LiveStatistics:
                 for index, entry in enumerate(self.class_slices.slices)
             ),
             slicing=self.slicing,
+            predicted=tuple(
+                PredictedSliceState(entry.key, entry.space, entry.overflow, found)
+                for index, entry in enumerate(self.slices.slices)
+                if (found := self.predicted.panes.get(index))
+            ),
         )
 
     @property
@@ -276,6 +319,7 @@ class LiveStatistics:
         if self.clock.now_ns is None:
             self.clock.now_ns = clock
         self.spaces.update(entry.space for entry in state.slices)
+        self.spaces.update(entry.space for entry in state.predicted)
         known = len(self.class_slices.slices)
         of_class = [
             self.class_slices.place(entry.class_names, entry.name, overflow=entry.overflow)
@@ -284,6 +328,7 @@ class LiveStatistics:
         new = len(self.class_slices.slices) - known
         # If event time jumps from here on, the imported panes belong to the time before.
         changes, of_classes = PaneChanges(self.accumulator), PaneChanges(self.classes)
+        of_all = PaneChanges(self.predicted)
         for one in self._accumulators:
             yield from one.move_on(clock)
         for entry in state.slices:
@@ -291,10 +336,14 @@ class LiveStatistics:
             index = self.slices.place(entry.space, entry.name, overflow=entry.overflow)
             new += len(self.slices.slices) - known
             yield from changes.put_all(index, entry.panes, timely=timely)
+        for every in state.predicted:
+            index = self.slices.place(every.space, every.name, overflow=every.overflow)
+            yield from of_all.put_all(index, every.panes, timely=timely)
         for index, classes in zip(of_class, state.class_slices, strict=True):
             yield from of_classes.put_all(index, classes.panes, timely=timely)
         self.accumulator.take(changes)
         self.classes.take(of_classes)
+        self.predicted.take(of_all)
         return sum(entry.n for entry in state.slices), new
 
     def _checked(self, state: StatisticsState) -> int | None:
@@ -302,7 +351,7 @@ class LiveStatistics:
         ours = StatisticsState(
             self.binning, self.windows, self.accumulator.clock_ns, slicing=self.slicing
         )
-        clock = ours.merge(replace(state, slices=(), class_slices=())).clock_ns
+        clock = ours.merge(replace(state, slices=(), class_slices=(), predicted=())).clock_ns
         for entry in state.slices:
             nothing = no_statistics(entry.space, self.binning)
             for held in entry.panes.values():

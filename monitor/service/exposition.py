@@ -67,6 +67,13 @@ HELP = {
     "class_entropy{slice,stage}": "Mean entropy over the logarithm of the number of classes.",
     "class_aleatoric{slice,stage}": "Its part within several probability vectors of a detection.",
     "class_epistemic{slice,stage}": "Its part from their disagreement: what more data can remove.",
+    # All detections, labelled or not.
+    "predicted_entropy{slice,of}": "Entropy of the class probabilities over log C, of all "
+    "detections of the shortest window, labelled or not.",
+    "predicted_deviation{slice,of}": "Predicted deviation det(Σ)^(1/2K) of all detections of the "
+    "shortest window, labelled or not, in the unit of the stream.",
+    "predicted_above_usual_ratio{slice,of}": "Share of them above the 95 % quantile of the longest "
+    "window; 0.05 is usual.",
     # Export bins.
     "tau{tau}": "The level itself, for queries.",
     "bin_info{bin,lower,upper}": "Edges of each bin of the predicted deviation; 1.",

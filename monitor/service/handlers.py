@@ -419,12 +419,13 @@ class Service:
         level = windows.index(request.window) if request.window else None
         self.pipeline.remember_answered()
         statistics = await in_steps(self.pipeline.live.in_steps(level))
+        predicted = await in_steps(self.pipeline.live.predicted_readings(level))
         self.pipeline.remember_answered()
         counters = copy.deepcopy(self.pipeline.counters)
         drift = await in_steps(self.pipeline.drift.reading(everything=True))
         if request.slices:
             wanted = set(request.slices)
-            known = {name for name, _ in statistics}
+            known = {name for name, _ in statistics} | {one.slice for one in predicted}
             # Who asks for a window asks for statistics.
             if not request.window:
                 known |= {entry.slice for entry in drift.standings}
@@ -436,6 +437,7 @@ class Service:
                 )
                 await refuse_call(context, grpc.StatusCode.NOT_FOUND, text)
             statistics = tuple(entry for entry in statistics if entry[0] in wanted)
+            predicted = tuple(one for one in predicted if one.slice in wanted)
             drift = dataclasses.replace(
                 drift,
                 standings=tuple(entry for entry in drift.standings if entry.slice in wanted),
@@ -451,6 +453,7 @@ class Service:
             self.pipeline.recalibrators.selection.version,
             self.pipeline.config.statistics.tau,
             await in_steps(ClassReadingCache().read(classes)),
+            predicted=predicted,
             drift=drift,
             include_bins=request.include_bins,
         )

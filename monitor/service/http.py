@@ -40,7 +40,12 @@ from monitor.service.pages import POLICY, Pages
 from monitor.service.server import Server
 from monitor.service.view import view_of, window_of
 from monitor.statistics.exact_engine import BinCut
-from monitor.statistics.reading import ClassReadingCache, ReadingCache, WindowReading
+from monitor.statistics.reading import (
+    ClassReadingCache,
+    PredictedReading,
+    ReadingCache,
+    WindowReading,
+)
 
 # ns after which a silent stream says nothing of clocks any more.
 log = logging.getLogger(__name__)
@@ -118,6 +123,7 @@ class Exporting:
         self._factors = FactorReader(self.pipeline)
         self.history = History(self.pipeline.events)
         self._windows: tuple[WindowReading, ...] = ()
+        self._predicted: tuple[PredictedReading, ...] = ()
         self._windows_read = float("-inf")
 
     async def keep_fresh(self) -> None:
@@ -147,6 +153,7 @@ class Exporting:
         due = time.monotonic() - self._windows_read >= WINDOW_SECONDS
         if due:
             self._windows = await self._read_windows()
+            self._predicted = await in_steps(pipeline.live.predicted_readings(0))
             self._windows_read = time.monotonic()
         class_statistics = await in_steps(pipeline.live.classes_in_steps())
         drift = await in_steps(pipeline.drift.reading()) if pipeline.config.drift.watch else None
@@ -157,6 +164,7 @@ class Exporting:
             bins=tuple(pipeline.live.export_bins()),
             windows=self._windows,
             classes=await in_steps(self._class_cache.read(class_statistics)),
+            predicted=self._predicted,
             factors=await in_steps(self._factors.read()),
             drift=drift,
             lag=stamp_lag(pipeline.streams.values(), time.time_ns(), time.monotonic_ns()),

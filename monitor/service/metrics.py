@@ -31,7 +31,12 @@ from monitor.promotion.records import Factor, TrialState
 from monitor.service.exposition import JOINT, Row, bins, family, histogram, single
 from monitor.service.log import LogCounts
 from monitor.statistics.bins import ExportEdges, SliceBins
-from monitor.statistics.reading import ClassReading, SliceReading, WindowReading
+from monitor.statistics.reading import (
+    ClassReading,
+    PredictedReading,
+    SliceReading,
+    WindowReading,
+)
 from monitor.tracking.tracker import Order
 
 # h of evidence, shown instead of less: log10 of 0 would be -Inf, which no graph shows.
@@ -96,6 +101,21 @@ def classes(readings: tuple[ClassReading, ...]) -> Iterator[str]:
     known = [(at, found) for at, found in stages if found.opinions]
     for part in ("aleatoric", "epistemic"):
         yield family(f"class_{part}", ((*at, getattr(found, part)) for at, found in known))
+
+
+def predicted(readings: tuple[PredictedReading, ...]) -> Iterator[str]:
+    """Yields the families of all detections, labelled or not, over the shortest window."""
+    for name in ("entropy", "deviation"):
+        rows = (
+            (one.slice, of, getattr(one, f"{name}_{of}"))
+            for one in readings
+            for of in ("mean", "q50", "q95")
+            if name == "deviation" or one.classified
+        )
+        yield family(f"predicted_{name}", rows)
+    above: list[Row] = [(one.slice, "deviation", one.deviation_above_usual) for one in readings]
+    above += [(one.slice, "entropy", one.entropy_above_usual) for one in readings if one.classified]
+    yield family("predicted_above_usual_ratio", above)
 
 
 def drift(reading: DriftReading) -> Iterator[str]:
@@ -222,6 +242,7 @@ class Snapshot:
                          adds up
     windows              measures of every slice over every window
     classes              measures of class probabilities, of the slices that have some
+    predicted            how certain the detector is of all detections, over the shortest window
     factors              of recalibration on the variances, one a dimension: recalibrated over raw,
                          as last forwarded; by slice
     drift                None: nothing is watched, and drift has no families
@@ -243,6 +264,7 @@ class Snapshot:
     bins: tuple[SliceBins, ...] = ()
     windows: tuple[WindowReading, ...] = ()
     classes: tuple[ClassReading, ...] = ()
+    predicted: tuple[PredictedReading, ...] = ()
     factors: Mapping[str, tuple[Factor, ...]] = field(default_factory=dict)
     drift: DriftReading | None = None
     lag: Mapping[str, float] = field(default_factory=dict)
@@ -260,6 +282,7 @@ def render(snapshot: Snapshot) -> Generator[None, None, bytes]:
         measures(snapshot.readings),
         windows(snapshot.windows),
         classes(snapshot.classes),
+        predicted(snapshot.predicted),
         bins(snapshot.bins, snapshot.edges),
         _service(snapshot),
         _recalibration(snapshot),

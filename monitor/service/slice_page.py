@@ -22,7 +22,15 @@ from monitor.service.history import (
     PAGE,
     TICKET,
 )
-from monitor.service.status_page import Steps, alarm_card, badge, hours_of, last_hour, line_start
+from monitor.service.status_page import (
+    Steps,
+    alarm_card,
+    badge,
+    certainty,
+    hours_of,
+    last_hour,
+    line_start,
+)
 from monitor.service.view import (
     EPOCH,
     View,
@@ -78,6 +86,8 @@ def slice_page(view: View, name: str) -> Steps:
             units = {one.name: one.unit for one in reading.space.dimensions}
             figures += evaluation_figures(name, stages, units)
             yield
+    if name in view.predicted:
+        parts.append(_certain(view, name))
     figures += [class_figure(name, one.shown) for one in view.snapshot.classes if one.name == name]
     parts.append('<h2>Figures</h2><div class="grid">')
     for figure in figures:
@@ -85,6 +95,21 @@ def slice_page(view: View, name: str) -> Steps:
         yield
     parts.append(f"</div>{_numbers(view, name)}")
     return "".join(parts)
+
+
+def _certain(view: View, name: str) -> str:
+    """Says how certain the detector is of all detections, labelled or not."""
+    one, (entropy, deviation) = view.predicted[name], certainty(view, name)
+    parts = ""
+    if one.opinions:
+        at, each = (name, view.shortest, "predicted", ""), ("aleatoric", "epistemic")
+        shares = (f"{part} {fact(number(getattr(one, part)), *at, part)}" for part in each)
+        parts = f"; its parts: {', '.join(shares)}"
+    of_classes = f"<p>Entropy: {entropy}{parts}</p>" * bool(one.classified)
+    return (
+        f"<h2>All detections of the last {lasting(view.shortest)}, labelled or not</h2>"
+        f"{of_classes}<p>σ_G, median: {deviation}</p>"
+    )
 
 
 def _over_time(view: View, name: str) -> Iterator[Figure]:

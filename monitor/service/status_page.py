@@ -44,11 +44,13 @@ from monitor.service.view import (
     findings,
     lasting,
     odds,
+    percent,
     proof,
     sigma,
     span,
     state_of,
     trouble,
+    unusual,
 )
 from monitor.statistics.reading import RAW, RECALIBRATED
 from monitor.statistics.verdicts import CLOSE, MATTERS
@@ -65,7 +67,8 @@ _WORDS = {"swap": "changed", "": "note"}
 
 
 def is_known(view: View, slice: str) -> bool:
-    return slice in view.readings or any(one.name == slice for one in view.snapshot.classes)
+    known = slice in view.readings or slice in view.predicted
+    return known or any(one.name == slice for one in view.snapshot.classes)
 
 
 def _linked(view: View, slice: str, text: str = "") -> str:
@@ -122,7 +125,7 @@ def overview(view: View) -> Steps:
             yield
         parts.append(_slices(view, names, rows))
     parts.append('<div class="halves">')
-    halves = [_recalibrators, _labels, _streams, _classes, _tracks, _frames]
+    halves = [_recalibrators, _labels, _predicted, _streams, _classes, _tracks, _frames]
     if any(one.anchor == "calibrationnolabels" for one in said):
         halves[:2] = _labels, _recalibrators
     for half in halves:
@@ -403,6 +406,42 @@ def _classes(view: View) -> str:
             rows.append((_linked(view, one.name), stage, *cells, fact(f"{found.n:,}", *at, "n")))
     table = html_table("classes", ("slice", "stage", *measures.values(), "rows"), rows)
     return f"<h2>Class probabilities</h2>{table}" if rows else ""
+
+
+def _predicted(view: View) -> str:
+    rows = [
+        (_linked(view, name), fact(f"{one.n:,}", *_at(view, name), "n"), *certainty(view, name))
+        for name, one in view.predicted.items()
+    ]
+    head = ("slice", "detections", "entropy, mean", "σ_G, median")
+    usual = view.usual if view.usual == EPOCH else f"the last {lasting(view.usual)}"
+    note = (
+        f'<p class="dim small">As sent, labelled or not, in the last {lasting(view.shortest)}. '
+        f"Above usual: above 95 % of {usual}; 5 % is usual. σ_G rises with the distance too.</p>"
+    )
+    table = html_table("all detections", head, rows)
+    return f"<h2>All detections</h2>{note}{table}" if rows else ""
+
+
+def certainty(view: View, name: str) -> tuple[str, str]:
+    """Says how uncertain the detector is of classes and of places, and how unusual that is."""
+    one, at, cells = view.predicted[name], _at(view, name), []
+    for of, value, look in zip(
+        ("entropy", "deviation"), ("mean", "q50"), unusual(view, name), strict=True
+    ):
+        if of == "entropy" and not one.classified:
+            cells.append("–")
+            continue
+        share = getattr(one, f"{of}_above_usual")
+        above = fact(percent(share), *at, f"{of}_above_usual")
+        mark = f"{badge('warning', 'worth a look')} " * look
+        shown = fact(number(getattr(one, f"{of}_{value}")), *at, f"{of}_{value}")
+        cells.append(_two(shown, f"{mark}{above} above what is usual (5 %)"))
+    return cells[0], cells[1]
+
+
+def _at(view: View, name: str) -> tuple[str, str, str, str]:
+    return name, view.shortest, "predicted", ""
 
 
 def _tracks(view: View) -> str:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from monitor.drift.alarms import WRONG, Alarm, DriftState, SliceStanding, size_of_error
 from monitor.drift.bets import Severity, Stage
 from monitor.figures.svg import number
-from monitor.frames.slices import CLASS_PROBABILITIES, TOTAL
+from monitor.frames.slices import CLASS_PROBABILITIES, TOTAL, SliceBy
 from monitor.frames.space import FloatArray
 from monitor.frames.status import StreamStatus
 from monitor.pipeline.recalibrators import ActiveRecalibrator
@@ -29,7 +29,7 @@ from monitor.promotion.records import (
 from monitor.service.history import AT, History, Moment
 from monitor.service.metrics import Snapshot
 from monitor.statistics.measures import Evaluation
-from monitor.statistics.reading import SliceReading
+from monitor.statistics.reading import PredictedReading, SliceReading
 from monitor.statistics.verdicts import CLOSE, FEWEST_TO_JUDGE, MATTERS
 
 # The window that the page shows, if it is configured, and its name where nothing is in it.
@@ -40,6 +40,10 @@ _RECORDS, _NEWS, _SILENT, SOON = 100, 600.0, 60.0, 10.0
 
 # Labelled rows below which nothing is said of a factor; drift waits for as many.
 _FEWEST = 100
+
+# Share of detections less certain than 95 % usually are from which a slice is worth a look. Of ten
+# independent objects three or more are so once in 90 windows; more objects, more seldom by far.
+UNUSUAL = 0.25
 
 _SWAPS = (Happened.PROMOTED, Happened.ROLLED_BACK)
 _CONNECT = "README.md#beside-a-detector"
@@ -71,6 +75,9 @@ class View:
     at, wall_ns     monotonic s and wall clock
     event_ns        event time; None without any
     recent          readings of the window by slice; `readings` has those since epoch
+    predicted       by slice, of all detections of the shortest window
+    shortest, usual names of the shortest window and of what it is compared with
+    by_range        whether range tells slices apart
     started, began, rates, points, moments
                     as History has them
     """
@@ -93,6 +100,10 @@ class View:
     window_s: float
     readings: Mapping[str, SliceReading]
     recent: Mapping[str, SliceReading]
+    predicted: Mapping[str, PredictedReading]
+    shortest: str
+    usual: str
+    by_range: bool
     standings: Mapping[tuple[str, Severity], SliceStanding]
     started: float
     began: float | None
@@ -191,6 +202,10 @@ def view_of(
         window_s=pipeline.live.windows.lengths_ns[config.statistics.windows.index(window)] / 1e9,
         readings={one.name: one for one in snapshot.readings},
         recent={one.reading.name: one.reading for one in snapshot.windows if one.window == window},
+        predicted={one.slice: one for one in snapshot.predicted},
+        shortest=config.statistics.windows[0],
+        usual=(config.statistics.windows[1:] or (EPOCH,))[-1],
+        by_range=SliceBy.RANGE in config.statistics.slice_by,
         standings={
             (one.slice, one.severity): one
             for one in (snapshot.drift.standings if snapshot.drift is not None else ())
@@ -274,6 +289,17 @@ def state_of(view: View, name: str) -> tuple[int, str, str]:
     return (4, "", "together") if is_total(name) else (3, "well", "no alarm")
 
 
+def unusual(view: View, name: str) -> tuple[bool, bool]:
+    """Tells whether entropy, and whether σ_G, of a slice is worth a look: no alarm."""
+    one = view.predicted.get(name)
+    if one is None:
+        return False, False
+    entropy = one.classified >= _FEWEST and one.entropy_above_usual >= UNUSUAL
+    # What is farther away has a larger deviation, and is known well.
+    apart = view.by_range and not is_total(name)
+    return entropy, apart and one.n >= _FEWEST and one.deviation_above_usual >= UNUSUAL
+
+
 def trouble(view: View, name: str) -> tuple[int, float]:
     """Orders slices: the least comes first."""
     factor = factor_of(view.shown(name)[1].recalibrated)
@@ -286,6 +312,7 @@ def trouble(view: View, name: str) -> tuple[int, float]:
 def findings(view: View) -> list[Said]:
     """Says what is the matter with the whole sidecar, the gravest first; never empty."""
     found = [*_alarms(view), *_silence(view), *_swaps(view), *_candidates(view)]
+    found += _unknown(view)
     well = _well(view)
     grave = any(one.kind in ("page", "warning", "ticket") for one in found)
     # A window holds the time before a swap: what is off in it is no news then.
@@ -408,6 +435,34 @@ def _candidates(view: View) -> Iterator[Said]:
         if trial.state is TrialState.PROVEN:
             text = f"{trial.slice}: candidate {trial.version} is proven better and waits for you."
             yield Said("note", text, "calibrationcandidatewaits")
+
+
+def _unknown(view: View) -> Iterator[Said]:
+    """Says which slices are less certain than usual, the worst by name; this needs no label."""
+    for i, (of, what) in enumerate((("entropy", "class"), ("deviation", "place"))):
+        shares = {
+            name: getattr(one, f"{of}_above_usual")
+            for name, one in view.predicted.items()
+            if unusual(view, name)[i] and not is_total(name)
+        }
+        if not shares:
+            continue
+        worst = max(shares, key=shares.__getitem__)
+        others = f" and {counted(len(shares) - 1, 'other slice')}" * (len(shares) > 1)
+        usual = "all since epoch" if view.usual == EPOCH else f"the last {lasting(view.usual)}"
+        yield Said(
+            "note",
+            f"{worst}{others}: {percent(shares[worst])} of the detections of the last "
+            f"{lasting(view.shortest)} are less certain of their {what} than is usual (5 %).",
+            "docs/measures.md#of-all-detections",
+            f"Usual is {usual}. The detector may meet what it does not know. This needs no label, "
+            "and is no alarm.",
+        )
+
+
+def percent(share: float) -> str:
+    """Writes a share in percent; a dash where it is unknown."""
+    return f"{100 * share:.0f} %" if share >= 0 else "–"
 
 
 def _well(view: View) -> Said:

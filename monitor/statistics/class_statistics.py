@@ -139,7 +139,7 @@ def judge_rows(
     true = columns[label, rows]
     distance = columns.copy()
     distance[label, rows] -= 1.0
-    aleatoric, epistemic = (None, None) if each is None else _parts(each.clip(0.0, 1.0))
+    aleatoric, epistemic = (None, None) if each is None else entropy_parts(each.clip(0.0, 1.0))
     return ClassRows(
         probabilities=columns,
         label=label,
@@ -175,7 +175,7 @@ def entropy_of_columns(columns: FloatArray) -> FloatArray:
     return np.minimum(entropy, 1.0)
 
 
-def _parts(each: FloatArray) -> tuple[FloatArray, FloatArray]:
+def entropy_parts(each: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Splits the entropy of (M, C, N) opinions into aleatoric and epistemic part.
 
     H[mean of p_m] = mean of H[p_m] + mean of KL[p_m ‖ mean of p_m]

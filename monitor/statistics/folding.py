@@ -1,4 +1,4 @@
-"""Folding of the matched rows of frames into sums by slice and pane.
+"""Folding of the rows of frames into sums by slice and pane.
 
 A fold cuts frames into chunks and gives a slot to every slice and pane that any row falls in.
 The sums of all slots then go into the panes at once: windows.py. Nothing is measured here.
@@ -13,7 +13,7 @@ from itertools import groupby
 import numpy as np
 
 from monitor.frames.cholesky import add_up
-from monitor.frames.frame import MatchedClasses, MatchedRows, TrackIds
+from monitor.frames.frame import MatchedClasses, MatchedRows, PredictedRows, TrackIds
 from monitor.frames.space import BoolArray, IntArray, Space
 from monitor.statistics.bins import Binning, BinTotals, ExportEdges
 from monitor.statistics.class_statistics import observe_classes, sound_columns
@@ -35,6 +35,8 @@ from monitor.statistics.observations import (
     measure,
     sum_by_slot,
 )
+from monitor.statistics.predicted import CHUNK as PREDICTED_CHUNK
+from monitor.statistics.predicted import PredictedStatistics, PredictedSums
 from monitor.statistics.state import (
     ClassStages,
     SliceStatistics,
@@ -317,3 +319,40 @@ def _observed_classes(chunk: Sequence[MatchedClasses]) -> Generator[None, None, 
     # What no recalibrator made goes on as it was sent: both stages are of the same detections.
     likely = np.where(sound_columns(likely.T)[:, None], likely, mean)
     return Stages(raw, observe_classes(likely, label))
+
+
+# Frames that are looked at, and slices that change, in one step of a fold; and folds of matched
+# rows that make one of these, which are a tenth of the size: most of their cost is by slice.
+_FRAMES, _AT_A_TIME, _FOLDS = 256, 4, 4
+
+
+class PredictedAccumulator(PaneAccumulator[PredictedRows, PredictedStatistics]):
+    """Brings all detections, labelled or not, into the statistics of what is predicted."""
+
+    def __init__(self, windows: Windows, fold_rows: int) -> None:
+        super().__init__(windows, _FOLDS * fold_rows)
+
+    def _fold(self, waiting: list[PredictedRows]) -> Iterator[None]:
+        """Folds a chunk, or a few slices, in a step."""
+        changes = PaneChanges(self)
+        # Frames without class probabilities are apart: their columns are missing.
+        by_kind: dict[tuple[PaneKey, bool, bool], list[PredictedRows]] = {}
+        for number, rows in enumerate(waiting, start=1):
+            if number % _FRAMES == 0:
+                yield
+            key = self.windows.place(rows.stamp_ns, self.clock_ns)
+            kind = key, rows.entropy is None, rows.aleatoric is None
+            by_kind.setdefault(kind, []).append(rows)
+        for (key, *_), frames in by_kind.items():
+            used = np.flatnonzero(np.bincount(np.concatenate([rows.slices for rows in frames])))
+            slot_of = np.zeros(int(used[-1]) + 1, np.int64)
+            slot_of[used] = np.arange(used.size)
+            sums = PredictedSums.of_none(used.size)
+            for pieces in _pieces(frames, PREDICTED_CHUNK):
+                sums.add(pieces, slot_of[np.concatenate([rows.slices for rows in pieces])])
+                yield
+            for i, (index, more) in enumerate(zip(used.tolist(), sums.by_slot(), strict=True)):
+                changes.put(index, key, more)
+                if i % _AT_A_TIME == _AT_A_TIME - 1:
+                    yield
+        self.take(changes)

@@ -30,6 +30,7 @@ from monitor.statistics.measures import (
     ReliabilityBins,
 )
 from monitor.statistics.observations import finished, joint_unit
+from monitor.statistics.predicted import DEVIATIONS, ENTROPIES, PredictedStatistics
 from monitor.statistics.sparsification import ErrorRanking, Ranked
 from monitor.statistics.state import (
     AxisCells,
@@ -415,3 +416,84 @@ class ClassReadingCache:
                 yield
             readings.append(known[1])
         return tuple(readings)
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedReading:
+    """How certain the detector says it is: all detections of one slice, labelled or not, as sent.
+
+    n, classified, opinions  detections with a covariance; of these, those with class
+                             probabilities, and with several opinions
+    deviation_*              σ_G of the joint block, in the unit of the stream
+    entropy_*                over log C
+    *_above_usual            share above the 95 % quantile of the longest window; 0.05 is usual
+    aleatoric, epistemic     mean parts of the entropy of those with several opinions (Wolf et al.
+                             2024, eq. 10)
+
+    NaN where nothing is known.
+    """
+
+    slice: str
+    n: int
+    deviation_mean: float
+    deviation_q50: float
+    deviation_q95: float
+    deviation_above_usual: float
+    classified: int
+    entropy_mean: float
+    entropy_q50: float
+    entropy_q95: float
+    entropy_above_usual: float
+    opinions: int
+    aleatoric: float
+    epistemic: float
+
+
+# Of the longest window, the share above which is usual.
+_USUAL = 0.95
+
+
+def read_predicted(
+    name: str, statistics: PredictedStatistics, usual: PredictedStatistics
+) -> PredictedReading:
+    """Reads deviation and entropy, and how much of them lies above what is usual.
+
+    usual  those of the longest window
+    """
+    sums, deviations, entropies = statistics.sums, statistics.deviations, statistics.entropies
+    classified, opinions = int(entropies.sum()), round(sums["opinions"])
+
+    def mean(of: str, n: int) -> float:
+        return sums[of] / n if n else math.nan
+
+    return PredictedReading(
+        slice=name,
+        n=statistics.n,
+        deviation_mean=mean("deviation", statistics.n),
+        deviation_q50=quantile_of_histogram(DEVIATIONS, deviations, 0.5),
+        deviation_q95=quantile_of_histogram(DEVIATIONS, deviations, 0.95),
+        deviation_above_usual=share_above(deviations, usual.deviations, _USUAL),
+        classified=classified,
+        entropy_mean=mean("entropy", classified),
+        entropy_q50=quantile_of_histogram(ENTROPIES, entropies, 0.5),
+        entropy_q95=quantile_of_histogram(ENTROPIES, entropies, 0.95),
+        entropy_above_usual=share_above(entropies, usual.entropies, _USUAL),
+        opinions=opinions,
+        aleatoric=mean("aleatoric", opinions),
+        epistemic=mean("epistemic", opinions),
+    )
+
+
+def share_above(counts: IntArray, usual: IntArray, level: float) -> float:
+    """Computes the share of one histogram above a quantile of another on the same bins.
+
+    Both are taken to be even within a bin, so that equal histograms have 1 − level above it,
+    however wide the bins are. NaN where either is empty.
+    """
+    cumulative = np.cumsum(usual)
+    if not (n := int(counts.sum())) or not cumulative[-1]:
+        return math.nan
+    rank = level * float(cumulative[-1])
+    at = int(np.searchsorted(cumulative, rank))
+    beyond = (float(cumulative[at]) - rank) / float(usual[at])
+    return (float(counts[at + 1 :].sum()) + beyond * float(counts[at])) / n

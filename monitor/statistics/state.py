@@ -43,7 +43,8 @@ from monitor.statistics.observations import (
     measure,
     sum_by_slot,
 )
-from monitor.statistics.windows import PaneKey, Windows, advance, put, same_parts
+from monitor.statistics.predicted import PredictedStatistics
+from monitor.statistics.windows import PaneKey, S, Windows, advance, put, same_parts
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -372,6 +373,26 @@ class ClassSliceState:
 
 
 @dataclass(frozen=True, slots=True)
+class PredictedSliceState:
+    """All detections of one slice, labelled or not; fields as in SliceState."""
+
+    name: str
+    space: Space
+    overflow: bool
+    panes: dict[PaneKey, PredictedStatistics]
+
+    @property
+    def key(self) -> tuple[Space, bool, str]:
+        """Identity of the slice, which entries of two states share."""
+        return self.space, self.overflow, OVERFLOW if self.overflow else self.name
+
+    @property
+    def n(self) -> int:
+        """Detections with a covariance."""
+        return sum(held.n for held in self.panes.values())
+
+
+@dataclass(frozen=True, slots=True)
 class StatisticsState:
     """The statistics of one sidecar, or of many.
 
@@ -380,6 +401,7 @@ class StatisticsState:
                   order is that of the sidecar's list, which a restart must not change
     class_slices  likewise
     slicing       what tells the slices apart
+    predicted     slices of which detections have come, labelled or not
     """
 
     binning: Binning
@@ -388,6 +410,7 @@ class StatisticsState:
     slices: tuple[SliceState, ...] = ()
     class_slices: tuple[ClassSliceState, ...] = ()
     slicing: Slicing = Slicing()
+    predicted: tuple[PredictedSliceState, ...] = ()
 
     def merge(self, other: StatisticsState) -> StatisticsState:
         """Adds up what both have counted, as of the later clock.
@@ -418,10 +441,11 @@ class StatisticsState:
             class_slices=_united(
                 chain(self.class_slices, other.class_slices), self.windows, clock_ns
             ),
+            predicted=_united(chain(self.predicted, other.predicted), self.windows, clock_ns),
         )
 
 
-AnyState = TypeVar("AnyState", SliceState, ClassSliceState)
+AnyState = TypeVar("AnyState", SliceState, ClassSliceState, PredictedSliceState)
 
 
 def _united(
@@ -461,13 +485,18 @@ def check_sizes(state: StatisticsState) -> None:
 
     raises  IncompatibleStatistics
     """
-    kinds: dict[str, tuple[SliceState | ClassSliceState, ...]]
+    kinds: dict[str, tuple[SliceState | ClassSliceState | PredictedSliceState, ...]]
     kinds = {"slices": state.slices, "class_slices": state.class_slices}
+    kinds["predicted"] = state.predicted
     for kind, entries in kinds.items():
         for i, entry in enumerate(entries):
             for pane in entry.panes.values():
-                held: ExactStatistics
-                for held in (pane.raw, pane.recalibrated):
+                both: tuple[ExactStatistics, ...] = (
+                    (pane,)
+                    if isinstance(pane, PredictedStatistics)
+                    else (pane.raw, pane.recalibrated)
+                )
+                for held in both:
                     largest = np.abs(held.companions.high).max(initial=0)
                     if abs(held.n) > MOST_DETECTIONS or largest > _MOST_LIMB:
                         raise IncompatibleStatistics(
@@ -484,11 +513,13 @@ def check_spaces(state: StatisticsState, known: Collection[Space], most: int) ->
     raises  IncompatibleStatistics
     """
     spaces = set(known)
-    for i, entry in enumerate(state.slices):
-        spaces.add(entry.space)
+    placed = [(f"slices[{i}]", entry.space) for i, entry in enumerate(state.slices)]
+    placed += [(f"predicted[{i}]", entry.space) for i, entry in enumerate(state.predicted)]
+    for where, space in placed:
+        spaces.add(space)
         if len(spaces) > most:
             raise IncompatibleStatistics(
-                f"slices[{i}].space: {', '.join(entry.space.names)} would be set {len(spaces)} of "
+                f"{where}.space: {', '.join(space.names)} would be set {len(spaces)} of "
                 f"dimensions: at most {most} ([limits] max_spaces). Raise it, or import the "
                 "statistics of streams with the same names, units and kinds."
             )
@@ -518,22 +549,18 @@ def check_class_lists(state: StatisticsState, table: ClassSliceTable) -> None:
             )
 
 
-# Slices (or totals) by name, with their statistics.
-Named = tuple[tuple[str, SliceStatistics], ...]
-
-
 @dataclass(slots=True)
-class SliceTotals:
+class SliceTotals(Generic[S]):
     """The last total of each space, with the (immutable) slices it was made from."""
 
-    _last: dict[Space, tuple[tuple[SliceStatistics, ...], SliceStatistics]] = field(
-        default_factory=dict
-    )
+    _last: dict[Space, tuple[tuple[S, ...], S]] = field(default_factory=dict)
 
-    def read(self, slices: list[tuple[Slice, SliceStatistics]]) -> Generator[None, None, Named]:
+    def read(
+        self, slices: list[tuple[Slice, S]]
+    ) -> Generator[None, None, tuple[tuple[str, S], ...]]:
         """Adds up the slices of each space, overflow included; one merge a step."""
         taken = {entry.name for entry, _ in slices}
-        totals: list[tuple[str, SliceStatistics]] = []
+        totals: list[tuple[str, S]] = []
         for space in dict.fromkeys(entry.space for entry, _ in slices):
             parts = tuple(statistics for entry, statistics in slices if entry.space == space)
             known = self._last.get(space)

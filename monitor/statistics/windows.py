@@ -23,7 +23,7 @@ from functools import cached_property, reduce
 from itertools import pairwise
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-from monitor.frames.frame import MatchedClasses, MatchedRows
+from monitor.frames.frame import MatchedClasses, MatchedRows, PredictedRows
 
 # Votes of frames that agree before time is taken to have jumped ahead, as after a pause, or
 # back, as when a recording is played again: then windows begin anew. A frame that is
@@ -189,7 +189,7 @@ def advance(panes: dict[PaneKey, S], windows: Windows, clock_ns: int | None) -> 
 
 # ---- keeping panes
 
-Frame = TypeVar("Frame", MatchedRows, MatchedClasses)
+Frame = TypeVar("Frame", MatchedRows, MatchedClasses, PredictedRows)
 
 # The panes of one slice, never changed in place.
 Panes = dict[PaneKey, S]

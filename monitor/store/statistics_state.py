@@ -28,9 +28,17 @@ from monitor.statistics.class_statistics import (
     table_shapes,
 )
 from monitor.statistics.exact_sums import ExactSum
+from monitor.statistics.predicted import (
+    DEVIATIONS,
+    ENTROPIES,
+    PREDICTED_HASH,
+    PredictedStatistics,
+    no_predicted,
+)
 from monitor.statistics.state import (
     ClassSliceState,
     ClassStages,
+    PredictedSliceState,
     SliceState,
     SliceStatistics,
     Slicing,
@@ -68,6 +76,8 @@ _IDENTITY = {
     "PaneState": {"level", "number"},
     "ClassSliceState": {"name", "class_names", "bin_hash", "overflow"},
     "ClassPaneState": {"level", "number"},
+    "PredictedSliceState": {"name", "overflow", "dimensions", "angles_in_joint", "bin_hash"},
+    "PredictedPaneState": {"level", "number"},
 }
 
 
@@ -100,7 +110,7 @@ def keep_unknown(message: Message) -> bool:
 PART_BYTES = 2**17
 _LENGTH_DELIMITED = 2
 Held = TypeVar("Held", bound=Summable)
-Pane = TypeVar("Pane", pb.PaneState, pb.ClassPaneState)
+Pane = TypeVar("Pane", pb.PaneState, pb.ClassPaneState, pb.PredictedPaneState)
 
 
 @dataclass(slots=True)
@@ -156,7 +166,7 @@ def _parts(
     part: list[bytes] = []
     size = 0
     for (level, pane), held in sorted(panes.items(), key=lambda item: item[0]):
-        # Level and number are the same fields in both kinds of panes.
+        # Level and number are the same fields in all kinds of panes.
         place = pb.PaneState(level=level, number=pane).SerializeToString()
         body = encode(held).SerializeToString() if known is None else known.of(held, encode)
         data = framed(number, place + body)
@@ -323,17 +333,20 @@ def decode_class_slice(
     message: pb.ClassSliceState, windows: Windows, field: str
 ) -> ClassSliceState:
     """The slice of a message. Raises InvalidState, IncompatibleStatistics."""
-    if message.bin_hash != BIN_HASH:
-        raise IncompatibleStatistics(
-            f"{field}.bin_hash: the state's class probabilities are kept on bins of hash "
-            f"{message.bin_hash[:64]}, here on those of {BIN_HASH}: they cannot be "
-            "added. Use the same version of the monitor for both."
-        )
+    _check_hash(message.bin_hash, BIN_HASH, "class probabilities", field)
     names = checked_class_names(message.class_names, field)
     name = OVERFLOW if message.overflow else checked_slice_name(message.name, field)
     zero = no_class_statistics(len(names))
     panes = _panes(message.panes, windows, field, partial(_decode_class_pane, zero))
     return ClassSliceState(name, names, panes, message.overflow)
+
+
+def _check_hash(found: str, ours: str, what: str, field: str) -> None:
+    if found != ours:
+        raise IncompatibleStatistics(
+            f"{field}.bin_hash: the state's {what} are kept on bins of hash {found[:64]}, here on "
+            f"those of {ours}: they cannot be added. Use the same version of the monitor for both."
+        )
 
 
 def _decode_class_pane(zero: ClassStatistics, pane: pb.ClassPaneState, field: str) -> ClassStages:
@@ -367,6 +380,51 @@ def _decode_class_stage(
         ),
         companions=decode_limbs(message.companions, zero.companions, f"{field}.companions"),
     )
+
+
+def encode_predicted_slice(entry: PredictedSliceState, known: PaneBytes | None) -> Iterator[bytes]:
+    """A slice as at least one PredictedSliceState, none of them large."""
+    head = pb.PredictedSliceState(
+        **values_of(entry, ("name", "overflow")),
+        dimensions=encode_dimensions(entry.space),
+        angles_in_joint=entry.space.angles_in_joint,
+        bin_hash=PREDICTED_HASH,
+    )
+    return _parts(head, entry.panes, _encode_predicted_pane, known)
+
+
+def _encode_predicted_pane(held: PredictedStatistics) -> pb.PredictedPaneState:
+    """Without level and number."""
+    deviations, entropies = held.tables
+    return pb.PredictedPaneState(
+        n=held.n,
+        deviations=encode_sums(deviations),
+        entropies=encode_sums(entropies),
+        companions=encode_limbs(held.companions),
+    )
+
+
+def decode_predicted_slice(
+    message: pb.PredictedSliceState, windows: Windows, field: str
+) -> PredictedSliceState:
+    """The slice of a message. Raises InvalidState, IncompatibleStatistics."""
+    _check_hash(message.bin_hash, PREDICTED_HASH, "predicted deviations and entropies", field)
+    space = decode_space(message.dimensions, message.angles_in_joint, field)
+    name = OVERFLOW if message.overflow else checked_slice_name(message.name, field)
+    panes = _panes(message.panes, windows, field, _decode_predicted_pane)
+    return PredictedSliceState(name, space, message.overflow, panes)
+
+
+def _decode_predicted_pane(pane: pb.PredictedPaneState, field: str) -> PredictedStatistics:
+    zero, n = no_predicted(), checked_count(pane.n, field)
+    deviations = decode_sums(pane.deviations, 1, DEVIATIONS.count, f"{field}.deviations")
+    entropies = decode_sums(pane.entropies, 1, ENTROPIES.count, f"{field}.entropies")
+    if no_limbs(pane.companions):
+        if n or deviations.keys.size or entropies.keys.size:
+            raise invalid(f"{field}.companions", "absent, where other sums are there")
+        return zero
+    companions = decode_limbs(pane.companions, zero.companions, f"{field}.companions")
+    return replace(zero, n=n, tables=(deviations, entropies), companions=companions)
 
 
 # Raised when older code could no longer add a state rightly. What is added without raising it
@@ -434,6 +492,9 @@ def serialised(stored: StoredState, known: PaneBytes | None = None) -> Iterator[
     for classes in state.class_slices:
         for part in encode_class_slice(classes, known):
             yield framed(pb.StatisticsState.CLASS_SLICES_FIELD_NUMBER, part)
+    for every in state.predicted:
+        for part in encode_predicted_slice(every, known):
+            yield framed(pb.StatisticsState.PREDICTED_FIELD_NUMBER, part)
     if stored.unknown:
         yield stored.unknown
 
@@ -459,9 +520,10 @@ def decode(parts: Iterable[pb.StatisticsState]) -> StoredState:
     # Added up as they come: of no slice more is held than its windows can have.
     slices: dict[Any, SliceState] = {}
     class_slices: dict[Any, ClassSliceState] = {}
+    predicted: dict[Any, PredictedSliceState] = {}
     unknown: list[bytes] = []
     unknown_bytes = 0
-    numbers, class_numbers = count(), count()
+    numbers, class_numbers, predicted_numbers = count(), count(), count()
     for part in parts:
         definitions = _definitions(part, definitions)
         if part.HasField("clock_ns") and (clock_ns is None or part.clock_ns > clock_ns):
@@ -475,6 +537,10 @@ def decode(parts: Iterable[pb.StatisticsState]) -> StoredState:
             field = f"class_slices[{next(class_numbers)}]"
             more = decode_class_slice(entry, windows, field)
             check_panes(unite(class_slices, more, windows, clock_ns).panes, windows, field)
+        for every in part.predicted:
+            field = f"predicted[{next(predicted_numbers)}]"
+            also = decode_predicted_slice(every, windows, field)
+            check_panes(unite(predicted, also, windows, clock_ns).panes, windows, field)
         # Of the version before, and of that sidecar alone.
         part.ClearField("progress")
         if keep_unknown(part):
@@ -485,7 +551,9 @@ def decode(parts: Iterable[pb.StatisticsState]) -> StoredState:
         raise invalid("state", "no part of it came")
     binning, windows, slicing = definitions
     regression, classes = tuple(slices.values()), tuple(class_slices.values())
-    read = StatisticsState(binning, windows, clock_ns, regression, classes, slicing)
+    read = StatisticsState(
+        binning, windows, clock_ns, regression, classes, slicing, tuple(predicted.values())
+    )
     # Parts that came before the last clock are brought up to it.
     state = StatisticsState(binning, windows, slicing=slicing).merge(read)
     return StoredState(state, b"".join(unknown))

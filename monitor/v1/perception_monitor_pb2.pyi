@@ -92,7 +92,7 @@ class GetCalibrationRequest(_message.Message):
     def __init__(self, slices: _Optional[_Iterable[str]] = ..., bins: _Optional[int] = ..., include_bins: bool = ..., window: _Optional[str] = ...) -> None: ...
 
 class GetCalibrationResponse(_message.Message):
-    __slots__ = ("tau", "slices", "counts", "recalibrator_version", "classes", "drift", "drift_stages")
+    __slots__ = ("tau", "slices", "counts", "recalibrator_version", "classes", "drift", "drift_stages", "predicted")
     TAU_FIELD_NUMBER: _ClassVar[int]
     SLICES_FIELD_NUMBER: _ClassVar[int]
     COUNTS_FIELD_NUMBER: _ClassVar[int]
@@ -100,6 +100,7 @@ class GetCalibrationResponse(_message.Message):
     CLASSES_FIELD_NUMBER: _ClassVar[int]
     DRIFT_FIELD_NUMBER: _ClassVar[int]
     DRIFT_STAGES_FIELD_NUMBER: _ClassVar[int]
+    PREDICTED_FIELD_NUMBER: _ClassVar[int]
     tau: _containers.RepeatedScalarFieldContainer[float]
     slices: _containers.RepeatedCompositeFieldContainer[_calibration_pb2.SliceCalibration]
     counts: _calibration_pb2.ServiceCounts
@@ -107,7 +108,8 @@ class GetCalibrationResponse(_message.Message):
     classes: _containers.RepeatedCompositeFieldContainer[_calibration_pb2.ClassCalibration]
     drift: _containers.RepeatedCompositeFieldContainer[_drift_pb2.DriftStanding]
     drift_stages: _containers.RepeatedCompositeFieldContainer[_drift_pb2.DriftStageStanding]
-    def __init__(self, tau: _Optional[_Iterable[float]] = ..., slices: _Optional[_Iterable[_Union[_calibration_pb2.SliceCalibration, _Mapping]]] = ..., counts: _Optional[_Union[_calibration_pb2.ServiceCounts, _Mapping]] = ..., recalibrator_version: _Optional[str] = ..., classes: _Optional[_Iterable[_Union[_calibration_pb2.ClassCalibration, _Mapping]]] = ..., drift: _Optional[_Iterable[_Union[_drift_pb2.DriftStanding, _Mapping]]] = ..., drift_stages: _Optional[_Iterable[_Union[_drift_pb2.DriftStageStanding, _Mapping]]] = ...) -> None: ...
+    predicted: _containers.RepeatedCompositeFieldContainer[_calibration_pb2.PredictedCalibration]
+    def __init__(self, tau: _Optional[_Iterable[float]] = ..., slices: _Optional[_Iterable[_Union[_calibration_pb2.SliceCalibration, _Mapping]]] = ..., counts: _Optional[_Union[_calibration_pb2.ServiceCounts, _Mapping]] = ..., recalibrator_version: _Optional[str] = ..., classes: _Optional[_Iterable[_Union[_calibration_pb2.ClassCalibration, _Mapping]]] = ..., drift: _Optional[_Iterable[_Union[_drift_pb2.DriftStanding, _Mapping]]] = ..., drift_stages: _Optional[_Iterable[_Union[_drift_pb2.DriftStageStanding, _Mapping]]] = ..., predicted: _Optional[_Iterable[_Union[_calibration_pb2.PredictedCalibration, _Mapping]]] = ...) -> None: ...
 
 class AcknowledgeDriftRequest(_message.Message):
     __slots__ = ("slices", "actor")

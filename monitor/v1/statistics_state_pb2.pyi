@@ -152,8 +152,40 @@ class ClassSliceState(_message.Message):
     overflow: bool
     def __init__(self, name: _Optional[str] = ..., class_names: _Optional[_Iterable[str]] = ..., bin_hash: _Optional[str] = ..., panes: _Optional[_Iterable[_Union[ClassPaneState, _Mapping]]] = ..., overflow: bool = ...) -> None: ...
 
+class PredictedPaneState(_message.Message):
+    __slots__ = ("level", "number", "n", "deviations", "entropies", "companions")
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    N_FIELD_NUMBER: _ClassVar[int]
+    DEVIATIONS_FIELD_NUMBER: _ClassVar[int]
+    ENTROPIES_FIELD_NUMBER: _ClassVar[int]
+    COMPANIONS_FIELD_NUMBER: _ClassVar[int]
+    level: int
+    number: int
+    n: int
+    deviations: SparseSums
+    entropies: SparseSums
+    companions: ExactSums
+    def __init__(self, level: _Optional[int] = ..., number: _Optional[int] = ..., n: _Optional[int] = ..., deviations: _Optional[_Union[SparseSums, _Mapping]] = ..., entropies: _Optional[_Union[SparseSums, _Mapping]] = ..., companions: _Optional[_Union[ExactSums, _Mapping]] = ...) -> None: ...
+
+class PredictedSliceState(_message.Message):
+    __slots__ = ("name", "overflow", "dimensions", "angles_in_joint", "bin_hash", "panes")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OVERFLOW_FIELD_NUMBER: _ClassVar[int]
+    DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
+    ANGLES_IN_JOINT_FIELD_NUMBER: _ClassVar[int]
+    BIN_HASH_FIELD_NUMBER: _ClassVar[int]
+    PANES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    overflow: bool
+    dimensions: _containers.RepeatedCompositeFieldContainer[_frame_pb2.Dimension]
+    angles_in_joint: bool
+    bin_hash: str
+    panes: _containers.RepeatedCompositeFieldContainer[PredictedPaneState]
+    def __init__(self, name: _Optional[str] = ..., overflow: bool = ..., dimensions: _Optional[_Iterable[_Union[_frame_pb2.Dimension, _Mapping]]] = ..., angles_in_joint: bool = ..., bin_hash: _Optional[str] = ..., panes: _Optional[_Iterable[_Union[PredictedPaneState, _Mapping]]] = ...) -> None: ...
+
 class StatisticsState(_message.Message):
-    __slots__ = ("version", "bins", "windows", "clock_ns", "slices", "class_slices", "slicing", "progress")
+    __slots__ = ("version", "bins", "windows", "clock_ns", "slices", "class_slices", "slicing", "progress", "predicted")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     BINS_FIELD_NUMBER: _ClassVar[int]
     WINDOWS_FIELD_NUMBER: _ClassVar[int]
@@ -162,6 +194,7 @@ class StatisticsState(_message.Message):
     CLASS_SLICES_FIELD_NUMBER: _ClassVar[int]
     SLICING_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    PREDICTED_FIELD_NUMBER: _ClassVar[int]
     version: int
     bins: BinDefinition
     windows: WindowDefinition
@@ -170,4 +203,5 @@ class StatisticsState(_message.Message):
     class_slices: _containers.RepeatedCompositeFieldContainer[ClassSliceState]
     slicing: SliceDefinition
     progress: _ledger_pb2.KeptProgress
-    def __init__(self, version: _Optional[int] = ..., bins: _Optional[_Union[BinDefinition, _Mapping]] = ..., windows: _Optional[_Union[WindowDefinition, _Mapping]] = ..., clock_ns: _Optional[int] = ..., slices: _Optional[_Iterable[_Union[SliceState, _Mapping]]] = ..., class_slices: _Optional[_Iterable[_Union[ClassSliceState, _Mapping]]] = ..., slicing: _Optional[_Union[SliceDefinition, _Mapping]] = ..., progress: _Optional[_Union[_ledger_pb2.KeptProgress, _Mapping]] = ...) -> None: ...
+    predicted: _containers.RepeatedCompositeFieldContainer[PredictedSliceState]
+    def __init__(self, version: _Optional[int] = ..., bins: _Optional[_Union[BinDefinition, _Mapping]] = ..., windows: _Optional[_Union[WindowDefinition, _Mapping]] = ..., clock_ns: _Optional[int] = ..., slices: _Optional[_Iterable[_Union[SliceState, _Mapping]]] = ..., class_slices: _Optional[_Iterable[_Union[ClassSliceState, _Mapping]]] = ..., slicing: _Optional[_Union[SliceDefinition, _Mapping]] = ..., progress: _Optional[_Union[_ledger_pb2.KeptProgress, _Mapping]] = ..., predicted: _Optional[_Iterable[_Union[PredictedSliceState, _Mapping]]] = ...) -> None: ...

@@ -27,7 +27,13 @@ from monitor.promotion.records import SWAPS, KnownRecalibrator, Record, TrialSta
 from monitor.recalibration.selection import ClassSelection
 from monitor.statistics.class_evaluation import ClassEvaluation
 from monitor.statistics.measures import Evaluation, ReliabilityBins
-from monitor.statistics.reading import RAW, RECALIBRATED, ClassReading, SliceReading
+from monitor.statistics.reading import (
+    RAW,
+    RECALIBRATED,
+    ClassReading,
+    PredictedReading,
+    SliceReading,
+)
 from monitor.v1 import calibration_pb2, drift_pb2, event_pb2, perception_monitor_pb2
 from monitor.v1 import recalibration_record_pb2 as record_pb
 from monitor.v1 import recalibrator_admin_pb2 as admin_pb
@@ -220,6 +226,7 @@ def calibration(
     tau: tuple[float, ...],
     classes: Iterable[ClassReading] = (),
     *,
+    predicted: Iterable[PredictedReading] = (),
     drift: DriftReading,
     include_bins: bool,
 ) -> Generator[None, None, perception_monitor_pb2.GetCalibrationResponse]:
@@ -235,6 +242,7 @@ def calibration(
         ),
         recalibrator_version=version,
         classes=[_classes(reading, *stage) for reading in classes for stage in reading.stages],
+        predicted=[message_of(calibration_pb2.PredictedCalibration, one) for one in predicted],
         drift=(yield from _each(partial(message_of, drift_pb2.DriftStanding), drift.standings)),
         drift_stages=(
             yield from _each(partial(message_of, drift_pb2.DriftStageStanding), drift.stages)

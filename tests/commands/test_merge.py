@@ -54,6 +54,10 @@ def test_files_add_up_like_the_states_in_them(files, tmp_path):
             for e in read_state(output).state.slices
         ],
         "class_slices": [{"name": "lidar", "classes": 3, "n": 90}],
+        "predicted": [
+            {"name": e.name, "dimensions": list(e.space.names), "n": e.n}
+            for e in read_state(output).state.predicted
+        ],
         "output": str(output),
     }
     assert_same_state(read_state(output).state, merged)

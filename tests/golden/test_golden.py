@@ -56,7 +56,7 @@ from monitor.wire.requests import (
     detection_tail,
 )
 from tests.administered import FACTORS, TRIALS
-from tests.exported import LaidDown, snapshot, watched
+from tests.exported import LaidDown, certain, snapshot, watched
 from tests.piped import pipeline_of, statistics_of
 
 FOLDER = Path(__file__).parent
@@ -274,6 +274,7 @@ def exposition() -> str:
         logs=LogCounts(lines={}),
         windows=(WindowReading("5m", readings[0]),),
         classes=(ClassReading("car", class_evaluation(), class_evaluation()),),
+        predicted=(certain("car"),),
         promotions=LaidDown(
             pipeline,
             counters=RecalibrationCounters({"promoted": 1, "rolled_back": 0, "adapted": 0}),

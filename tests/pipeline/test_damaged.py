@@ -58,7 +58,8 @@ async def moved(sidecar: Sidecar, move: Came | Message) -> TruthAnswer | None:
 
 
 def statistics(sidecar: Sidecar) -> Any:
-    return finished(sidecar.pipeline.live.state_in_steps())
+    """What the ledger can bring back: not what is predicted of detections without labels."""
+    return replace(finished(sidecar.pipeline.live.state_in_steps()), predicted=())
 
 
 async def end(sidecar: Sidecar) -> None:

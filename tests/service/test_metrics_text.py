@@ -116,6 +116,7 @@ def text_of(pipeline: Pipeline) -> str:
         readings=readings,
         windows=tuple(WindowReading(window, each) for window in WINDOWS for each in readings),
         classes=tuple(ClassReading(reading.name, OF_CLASSES, OF_CLASSES) for reading in single),
+        predicted=tuple(exported.certain(reading.name) for reading in readings),
         promotions=exported.LaidDown(
             pipeline,
             standing=tuple(
@@ -240,7 +241,8 @@ def test_detections_and_truth_add_up_over_outcomes_reasons_and_slices(samples):
 
 def test_one_slice_has_no_more_series_than_the_contract_allows():
     """With K = 4, both stages, 10 bins, 5 τ, three windows, tracks, one on trial, a guard, and
-    drift. Class probabilities have slices of their own: their measures are counted apart.
+    drift; 8 of them are of all detections, labelled or not. Class probabilities have slices of
+    their own: their measures are counted apart.
     """
     pipeline = pipeline_of(tracker={"kind": TrackerKind.EMBEDDED})
     space = Space((*BOX.dimensions[:2], Dimension("z", "m"), *BOX.dimensions[2:]))
@@ -257,7 +259,7 @@ def test_one_slice_has_no_more_series_than_the_contract_allows():
     of_classes = [name for name, _ in found if name.startswith(("class_", "classified_"))]
     assert sum("bin" in labels for _, labels in found) == 10 * (4 * 3 + 1 + 1 + 5) * 2
     assert sum(name.startswith("drift_") for name, _ in found) == 8
-    assert (len(found) - len(of_classes), len(of_classes)) == (480, 23)
+    assert (len(found) - len(of_classes), len(of_classes)) == (488, 23)
 
 
 @pytest.mark.components

@@ -33,7 +33,7 @@ from monitor.promotion.records import (
 )
 from monitor.service.history import MOST_MARKS, MOST_POINTS, NEES_RAW, History, Moment
 from monitor.service.pages import SCRIPT, Pages
-from monitor.service.view import View, findings, sigma, span, state_of, view_of
+from monitor.service.view import View, findings, percent, sigma, span, state_of, view_of
 from monitor.statistics.exact_engine import BinCut
 from monitor.statistics.observations import finished
 from monitor.statistics.reading import ReadingCache, WindowReading
@@ -82,6 +82,7 @@ def sidecar(tmp_path_factory):
         converse(started, header("camera", ("car", "bus", "tram")), pb.ProcessRequest(frame=sure))
         assert eventually(lambda: "Class probabilities" in started.get("/"))
         # Windows, and so the page, are read every ten seconds.
+        assert eventually(lambda: "All detections" in started.get("/"), 3 * PATIENCE)
         assert eventually(lambda: differences(started, "/") == [], 3 * PATIENCE)
         yield started
 
@@ -144,6 +145,12 @@ def expected(answers: dict[str, pb.GetCalibrationResponse], of: str) -> str:
         if measure in ("detections", "tracks"):
             return f"{value:,}"
         return hours(value) if value >= 1e-3 else "none"
+    if stage == "predicted":
+        (all_of,) = (one for one in told.predicted if one.slice == slice)
+        value = getattr(all_of, measure)
+        if measure == "n":
+            return f"{value:,}"
+        return percent(value) if measure.endswith("above_usual") else number(value)
     (of_slice,) = (one for one in told.slices if one.slice == slice)
     (of_stage,) = (one for one in of_slice.stages if one.stage == STAGES[stage])
     if measure == "n":
@@ -167,6 +174,7 @@ def test_every_number_is_what_get_calibration_says(sidecar):
     measures = {of.rsplit("/", 1)[1] for path in paths for of, _ in numbers(sidecar.get(path))}
     assert measures > {"nees_over_k", "ence", "ence_noise_floor", "qce", "n", "n_eff", "sigma"}
     assert measures > {"scale", "evidence_hours", "threshold_hours", "matched", "ece", "frames"}
+    assert measures > {"entropy_mean", "entropy_above_usual", "deviation_q50"}
 
 
 def test_metrics_of_classes_are_those_of_get_calibration_at_both_stages(sidecar):

@@ -14,6 +14,12 @@ from hypothesis import strategies as st
 from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
 from monitor.statistics.bins import Binning, IncompatibleStatistics
 from monitor.statistics.class_statistics import observe_classes
+from monitor.statistics.predicted import (
+    PredictedStatistics,
+    no_predicted,
+    observe_predicted,
+    predicted_rows,
+)
 from monitor.statistics.state import (
     ClassStages,
     SliceStatistics,
@@ -105,12 +111,27 @@ def of_classes(seed: int, n: int, chosen: Any = slice(None)) -> ClassStages:
     return Stages(raw, made)
 
 
+def of_predicted(seed: int, n: int, chosen: Any = slice(None)) -> PredictedStatistics:
+    """Deviations in and out of the bins; some rows without class probabilities, odd seeds with
+    several opinions."""
+    random = np.random.default_rng(seed)
+    roots = 10.0 ** random.uniform(-7, 6, (n, 11))
+    opinions = random.dirichlet(np.full(4, 0.1), size=(n, 1 + seed % 2))
+    opinions[random.random(n) < 0.2] = np.nan
+    opinions[random.random(n) < 0.2] = 0.25
+    rows = predicted_rows(np.zeros(n, np.int64), roots, opinions)
+    return observe_predicted(rows.take(np.arange(n)[chosen]))
+
+
 FAMILIES = {
     **{f"stage of {k}": stages(k, extreme=k != 3) for k in SPACES},
     "slice": Family(
         of_slice, no_statistics(SPACES[3], FINE), SliceStatistics.merge, SliceStatistics.negated
     ),
     "classes": Family(of_classes, no_classes(10), ClassStages.merge, ClassStages.negated),
+    "predicted": Family(
+        of_predicted, no_predicted(), PredictedStatistics.merge, PredictedStatistics.negated
+    ),
 }
 
 

@@ -123,7 +123,7 @@ def named(*entries: tuple[str, object]) -> list[tuple[Slice, SliceStatistics]]:
 
 def test_every_space_has_a_total_made_in_steps_and_again_only_if_a_slice_of_it_changed():
     slices = named(("car", XY), ("car (u,v)", UV), ("truck", XY), ("bus", XY))
-    totals = SliceTotals()
+    totals = SliceTotals[SliceStatistics]()
     assert sum(1 for _ in totals.read(slices)) == 2
     before = finished(totals.read(slices))
     assert [name for name, _ in before] == [TOTAL, f"{TOTAL} (u,v)"]
@@ -134,10 +134,10 @@ def test_every_space_has_a_total_made_in_steps_and_again_only_if_a_slice_of_it_c
     after = finished(totals.read(slices))
     laws.assert_same(after[0][1], summed([slices[i][1] for i in (0, 2, 3)]))
     assert after[1][1] is before[1][1]
-    assert finished(SliceTotals().read([])) == ()
+    assert finished(SliceTotals[SliceStatistics]().read([])) == ()
     # A total is never called like a slice.
     slices = named(("car", XY), (TOTAL, XY), ("total (u,v)", UV))
-    names = [name for name, _ in finished(SliceTotals().read(slices))]
+    names = [name for name, _ in finished(SliceTotals[SliceStatistics]().read(slices))]
     assert names == [f"{TOTAL} (x,y)", f"{TOTAL} (u,v; 2)"]
 
 

@@ -277,7 +277,8 @@ def test_an_import_that_cannot_be_used_changes_nothing(damage, error, said):
     before = got_from(ours).state
     other: dict[str, Any] = {"statistics": {"tau": [0.5, 0.9]}} if damage == "other bins" else {}
     requests = requests_of(StoredState(state_of(driven(2, **other))))
-    requests[-1].part.class_slices[0].panes[0].tables[0].width = 9 if damage == "last part" else 4
+    (classes,) = [one.part.class_slices for one in requests if one.part.class_slices][-1]
+    classes.panes[0].tables[0].width = 9 if damage == "last part" else 4
     parts = [request.SerializeToString() for request in requests]
     parts = {"none came": [], "no message": [b"\xff\xff"]}.get(damage, parts)
     with pytest.raises(error, match=said) as refusal:

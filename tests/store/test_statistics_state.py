@@ -131,7 +131,8 @@ def test_no_part_is_much_larger_than_a_pane():
     # Many panes of a size that only some of them share a part.
     panes = {(0, number): held for number in range(200)}
     windows = Windows((2000,), 200)
-    state = replace(counted([]), windows=windows, slices=(replace(entry, panes=panes),))
+    sliced = (replace(entry, panes=panes),)
+    state = replace(counted([]), windows=windows, slices=sliced, predicted=())
     parts = in_parts(StoredState(state))
     assert len(parts) > 2
     assert sum(len(part.slices) for part in parts) == len(parts) - 2  # definitions, classes

@@ -1,0 +1,166 @@
+"""What is told of all detections, labelled or not: a detector that meets what it does not know is
+seen within one window, and what must not be counted is not."""
+
+from __future__ import annotations
+
+import html
+import math
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from monitor.pipeline.frame_path import Pipeline
+from monitor.service.history import History
+from monitor.service.pages import Pages
+from monitor.service.view import UNUSUAL, View, findings, percent, view_of
+from monitor.statistics.observations import finished
+from monitor.statistics.reading import PredictedReading
+from monitor.store.statistics_state import StoredState, parsed
+from tests.exported import snapshot
+from tests.piped import BAD, CLASSES, MISSING, SECOND, opened, pipeline_of, reported, sent
+from tests.piped_classes import state_of
+from tests.received import Label, Sent, frame, labels
+from tests.states import bits, joined
+
+MINUTE = 60 * SECOND
+EVERY, ROWS = 10 * SECOND, 60
+BY = ("class", "class and range")
+
+
+class Drive:
+    """A detector that is the surer of a class the lower its index, and of a place the nearer.
+
+    near    share of its detections that are within 20 m
+    mix     of the classes
+    alien   share of its detections that are of nothing it knows
+    """
+
+    def __init__(self, by: str) -> None:
+        edges = {"range_edges": [20.0]} if "range" in by else {}
+        by_what = {"slice_by": by.split(" and "), **edges}
+        self.pipeline = pipeline_of(statistics=by_what)
+        self.stream = opened(self.pipeline)
+        self.random = np.random.default_rng(11)
+        self.frames = 0
+
+    def drive(self, minutes, near=0.9, mix=(0.4, 0.3, 0.2, 0.1), alien=0.0) -> None:
+        for _ in range(minutes * MINUTE // EVERY):
+            self.pipeline.process(self.stream, self._frame(near, mix, alien))
+
+    def _frame(self, near, mix, alien):
+        random, rows = self.random, []
+        for i in range(ROWS):
+            distance = random.uniform(2, 20) if random.random() < near else random.uniform(20, 80)
+            index = int(random.choice(4, p=mix))
+            variance = (0.02 * distance) ** 2 * random.lognormal(0.0, 0.2, 3)
+            likely = np.full(4, 0.5) if random.random() < alien else np.eye(4)[index] * 12 + 0.3
+            likely = random.dirichlet(likely * (4.0 if likely[0] == 0.5 else 1.0 / (1 + index)))
+            rows.append(
+                Sent(
+                    i,
+                    (distance, 0.0, 0.0),
+                    tuple(variance.tolist()),
+                    index,
+                    class_probabilities=tuple(likely.tolist()),
+                )
+            )
+        self.frames += 1
+        return frame(rows, self.frames, self.frames * EVERY)
+
+    def read(self, level: int | None = 0) -> dict[str, PredictedReading]:
+        return {one.slice: one for one in finished(self.pipeline.live.predicted_readings(level))}
+
+    def view(self) -> View:
+        predicted = tuple(self.read().values())
+        shot = snapshot(pipeline=self.pipeline, predicted=predicted)
+        history = History(self.pipeline.events, lambda: 1.0)
+        return view_of(shot, (1.0, SECOND, SECOND), history)
+
+
+def page(view: View, slice: str | None = None) -> str:
+    found = Pages(view).get(slice)
+    assert found is not None
+    return re.sub("<[^>]*>", "", html.unescape(found.decode()))
+
+
+@pytest.mark.parametrize("by", BY)
+def test_who_meets_what_it_does_not_know_is_seen_within_a_window_without_any_label(by):
+    drive = Drive(by)
+    drive.drive(80)
+    assert not any("less certain" in one.sentence for one in findings(drive.view()))
+    drive.drive(5, alien=0.6)
+    view = drive.view()
+    (said,) = (one for one in findings(view) if "less certain of their" in one.sentence)
+    slices = {name: one for name, one in view.predicted.items() if name != "total"}
+    worst, one = max(slices.items(), key=lambda entry: entry[1].entropy_above_usual)
+    share = percent(one.entropy_above_usual)
+    assert said.kind == "note"
+    assert re.fullmatch(
+        rf"{re.escape(worst)} and \d other slices: {share} of the detections of the last 5 min are "
+        r"less certain of their class than is usual \(5 %\)\.",
+        said.sentence,
+    )
+    for text in (page(view), page(view, worst)):
+        assert f"worth a look {share} above what is usual (5 %)" in text
+    # How certain it is of places is as ever.
+    assert one.entropy_above_usual > 2 * UNUSUAL > UNUSUAL > one.deviation_above_usual
+
+
+@pytest.mark.parametrize("by", BY)
+def test_a_scene_that_is_another_but_well_known_is_not_worth_a_look(by):
+    drive = Drive(by)
+    drive.drive(80)
+    drive.drive(5, near=0.1, mix=(0.1, 0.2, 0.3, 0.4))
+    view = drive.view()
+    assert not any("less certain" in one.sentence for one in findings(view))
+    assert "worth a look" not in page(view)
+    shares = [one.deviation_above_usual for name, one in view.predicted.items() if name != "total"]
+    # What is farther away is known less exactly: shown, but no news where range is not told apart.
+    assert (max(shares) > UNUSUAL) == (by == "class")
+    assert max(one.entropy_above_usual for one in view.predicted.values()) < UNUSUAL
+
+
+def test_what_is_answered_and_counted_is_in_the_sums_and_nothing_else():
+    pipeline = pipeline_of()
+    stream = opened(pipeline)
+    rows = [sent(1), sent(2), BAD, MISSING]
+    pipeline.process(stream, frame(rows, 1, SECOND))
+    pipeline.process(stream, frame(rows, 1, SECOND))  # the same again
+    pipeline.process(stream, frame(rows, None, SECOND))  # no label will ever find it
+    pipeline.overload.shedding = True
+    pipeline.process(stream, frame(rows, 2, SECOND))
+    pipeline.overload.shedding = False
+    reported(pipeline, labels([Label(1, (1.0, 2.0, 3.0))], 1))
+    assert counted(pipeline) == 4
+    # A recalibrator changes nothing of it, and neither does a label.
+    (total,) = (one for one in finished(pipeline.live.predicted_readings()) if one.slice == "total")
+    covariance = [row.covariance for row in rows[:2]]
+    full = [np.array(one).reshape(3, 3) for one in covariance]
+    wanted = np.mean([np.linalg.det(one) ** (1 / 6) for one in full])
+    assert total.deviation_mean == pytest.approx(wanted, rel=1e-9)
+    assert (total.classified, total.opinions) == (0, 0)
+    assert math.isnan(total.entropy_mean)
+
+
+def counted(pipeline: Pipeline) -> int:
+    read = finished(pipeline.live.predicted_in_steps())
+    return sum(statistics.n for name, statistics in read if name != "total")
+
+
+def test_the_sums_go_through_a_state_and_add_up_and_an_old_state_has_none():
+    drive = Drive("class")
+    drive.drive(2)
+    state = state_of(drive.pipeline)
+    assert [one.name for one in state.predicted] and state.slices
+    assert bits(parsed(joined(StoredState(state))).state) == bits(state)
+    other = Drive("class")
+    finished(other.pipeline.live.import_in_steps(state))
+    assert bits(state_of(other.pipeline).predicted) == bits(state.predicted)
+    finished(other.pipeline.live.import_in_steps(replace(state, predicted=())))
+    assert bits(state_of(other.pipeline).predicted) == bits(state.predicted)
+    finished(other.pipeline.live.import_in_steps(state))
+    assert counted(other.pipeline) == 2 * counted(drive.pipeline) == 2 * drive.frames * ROWS
+    assert {one.space.names for one in state.predicted} == {("x", "y", "z")}
+    assert {one.name for one in state.predicted} == set(CLASSES)
