@@ -208,17 +208,18 @@ class LiveStatistics:
     def predicted_readings(
         self, level: int | None = None
     ) -> Generator[None, None, tuple[PredictedReading, ...]]:
-        """Reads how certain the detector is in a window, beside the longest one.
+        """Reads how certain the detector is in a window, beside the time before it.
 
-        Where there is one window alone, what is usual is that since epoch.
+        That is the rest of the longest window; of all since epoch, if there is one window alone.
         """
-        longest = self.windows.older - 1 if self.windows.older > 1 else None
-        usual = dict((yield from self.predicted_in_steps(longest)))
         now = yield from self.predicted_in_steps(level)
+        longest = self.windows.older - 1 if self.windows.older > 1 else None
+        # Read later, so that it holds all that is in the window.
+        whole = dict((yield from self.predicted_in_steps(longest)))
         readings = []
         for name, statistics in now:
-            # What is in no window at all is compared with itself.
-            readings.append(read_predicted(name, statistics, usual.get(name, statistics)))
+            before = whole.get(name, statistics).merge(statistics.negated())
+            readings.append(read_predicted(name, statistics, before))
             yield
         return tuple(readings)
 

@@ -72,8 +72,8 @@ HELP = {
     "detections of the shortest window, labelled or not.",
     "predicted_deviation{slice,of}": "Predicted deviation det(Σ)^(1/2K) of all detections of the "
     "shortest window, labelled or not, in the unit of the stream.",
-    "predicted_above_usual_ratio{slice,of}": "Share of them above the 95 % quantile of the longest "
-    "window; 0.05 is usual.",
+    "predicted_above_before_ratio{slice,of}": "Share of all detections of the shortest "
+    "window, labelled or not, above the 95 % quantile of the time before it; 0.05: as before.",
     # Export bins.
     "tau{tau}": "The level itself, for queries.",
     "bin_info{bin,lower,upper}": "Edges of each bin of the predicted deviation; 1.",

@@ -113,9 +113,12 @@ def predicted(readings: tuple[PredictedReading, ...]) -> Iterator[str]:
             if name == "deviation" or one.classified
         )
         yield family(f"predicted_{name}", rows)
-    above: list[Row] = [(one.slice, "deviation", one.deviation_above_usual) for one in readings]
-    above += [(one.slice, "entropy", one.entropy_above_usual) for one in readings if one.classified]
-    yield family("predicted_above_usual_ratio", above)
+    above: dict[tuple[str, str], float] = {}
+    for one in readings:
+        above[one.slice, "deviation"] = one.deviation_above_before
+        if one.classified:
+            above[one.slice, "entropy"] = one.entropy_above_before
+    yield family("predicted_above_before_ratio", ((*at, share) for at, share in above.items()))
 
 
 def drift(reading: DriftReading) -> Iterator[str]:

@@ -37,6 +37,7 @@ from monitor.service.view import (
     EPOCH,
     SOON,
     View,
+    before,
     called,
     counted,
     enough,
@@ -414,10 +415,10 @@ def _predicted(view: View) -> str:
         for name, one in view.predicted.items()
     ]
     head = ("slice", "detections", "entropy, mean", "σ_G, median")
-    usual = view.usual if view.usual == EPOCH else f"the last {lasting(view.usual)}"
     note = (
         f'<p class="dim small">As sent, labelled or not, in the last {lasting(view.shortest)}. '
-        f"Above usual: above 95 % of {usual}; 5 % is usual. σ_G rises with the distance too.</p>"
+        f"Of these, 5 % are less certain than 95 % were before, in {before(view)}, if nothing has "
+        "changed. σ_G rises with the distance too.</p>"
     )
     table = html_table("all detections", head, rows)
     return f"<h2>All detections</h2>{note}{table}" if rows else ""
@@ -432,11 +433,11 @@ def certainty(view: View, name: str) -> tuple[str, str]:
         if of == "entropy" and not one.classified:
             cells.append("–")
             continue
-        share = getattr(one, f"{of}_above_usual")
-        above = fact(percent(share), *at, f"{of}_above_usual")
+        share = getattr(one, f"{of}_above_before")
+        above = fact(percent(share), *at, f"{of}_above_before")
         mark = f"{badge('warning', 'worth a look')} " * look
         shown = fact(number(getattr(one, f"{of}_{value}")), *at, f"{of}_{value}")
-        cells.append(_two(shown, f"{mark}{above} above what is usual (5 %)"))
+        cells.append(_two(shown, f"{mark}{above} less certain than 95 % were before"))
     return cells[0], cells[1]
 
 

@@ -41,7 +41,7 @@ _RECORDS, _NEWS, _SILENT, SOON = 100, 600.0, 60.0, 10.0
 # Labelled rows below which nothing is said of a factor; drift waits for as many.
 _FEWEST = 100
 
-# Share of detections less certain than 95 % usually are from which a slice is worth a look. Of ten
+# Share of detections less certain than 95 % were before from which a slice is worth a look. Of ten
 # independent objects three or more are so once in 90 windows; more objects, more seldom by far.
 UNUSUAL = 0.25
 
@@ -76,7 +76,8 @@ class View:
     event_ns        event time; None without any
     recent          readings of the window by slice; `readings` has those since epoch
     predicted       by slice, of all detections of the shortest window
-    shortest, usual names of the shortest window and of what it is compared with
+    shortest, longest
+                    names of these windows; the longest is EPOCH where there is one alone
     by_range        whether range tells slices apart
     started, began, rates, points, moments
                     as History has them
@@ -102,7 +103,7 @@ class View:
     recent: Mapping[str, SliceReading]
     predicted: Mapping[str, PredictedReading]
     shortest: str
-    usual: str
+    longest: str
     by_range: bool
     standings: Mapping[tuple[str, Severity], SliceStanding]
     started: float
@@ -204,7 +205,7 @@ def view_of(
         recent={one.reading.name: one.reading for one in snapshot.windows if one.window == window},
         predicted={one.slice: one for one in snapshot.predicted},
         shortest=config.statistics.windows[0],
-        usual=(config.statistics.windows[1:] or (EPOCH,))[-1],
+        longest=(config.statistics.windows[1:] or (EPOCH,))[-1],
         by_range=SliceBy.RANGE in config.statistics.slice_by,
         standings={
             (one.slice, one.severity): one
@@ -294,10 +295,10 @@ def unusual(view: View, name: str) -> tuple[bool, bool]:
     one = view.predicted.get(name)
     if one is None:
         return False, False
-    entropy = one.classified >= _FEWEST and one.entropy_above_usual >= UNUSUAL
+    entropy = one.classified >= _FEWEST and one.entropy_above_before >= UNUSUAL
     # What is farther away has a larger deviation, and is known well.
     apart = view.by_range and not is_total(name)
-    return entropy, apart and one.n >= _FEWEST and one.deviation_above_usual >= UNUSUAL
+    return entropy, apart and one.n >= _FEWEST and one.deviation_above_before >= UNUSUAL
 
 
 def trouble(view: View, name: str) -> tuple[int, float]:
@@ -438,10 +439,10 @@ def _candidates(view: View) -> Iterator[Said]:
 
 
 def _unknown(view: View) -> Iterator[Said]:
-    """Says which slices are less certain than usual, the worst by name; this needs no label."""
+    """Says which slices are less certain than before, the worst by name; this needs no label."""
     for i, (of, what) in enumerate((("entropy", "class"), ("deviation", "place"))):
         shares = {
-            name: getattr(one, f"{of}_above_usual")
+            name: getattr(one, f"{of}_above_before")
             for name, one in view.predicted.items()
             if unusual(view, name)[i] and not is_total(name)
         }
@@ -449,15 +450,19 @@ def _unknown(view: View) -> Iterator[Said]:
             continue
         worst = max(shares, key=shares.__getitem__)
         others = f" and {counted(len(shares) - 1, 'other slice')}" * (len(shares) > 1)
-        usual = "all since epoch" if view.usual == EPOCH else f"the last {lasting(view.usual)}"
         yield Said(
             "note",
             f"{worst}{others}: {percent(shares[worst])} of the detections of the last "
-            f"{lasting(view.shortest)} are less certain of their {what} than is usual (5 %).",
+            f"{lasting(view.shortest)} are less certain of their {what} than 95 % were before.",
             "docs/measures.md#of-all-detections",
-            f"Usual is {usual}. The detector may meet what it does not know. This needs no label, "
-            "and is no alarm.",
+            f"Before is {before(view)}. The detector may meet what it does not know. This needs no "
+            "label, and is no alarm.",
         )
+
+
+def before(view: View) -> str:
+    """Names the time that the shortest window is held against."""
+    return f"the rest of {'all' if view.longest == EPOCH else f'the last {lasting(view.longest)}'}"
 
 
 def percent(share: float) -> str:

@@ -426,7 +426,7 @@ class PredictedReading:
                              probabilities, and with several opinions
     deviation_*              σ_G of the joint block, in the unit of the stream
     entropy_*                over log C
-    *_above_usual            share above the 95 % quantile of the longest window; 0.05 is usual
+    *_above_before           share above the 95 % quantile of the time before; 0.05: as before
     aleatoric, epistemic     mean parts of the entropy of those with several opinions (Wolf et al.
                              2024, eq. 10)
 
@@ -438,27 +438,27 @@ class PredictedReading:
     deviation_mean: float
     deviation_q50: float
     deviation_q95: float
-    deviation_above_usual: float
+    deviation_above_before: float
     classified: int
     entropy_mean: float
     entropy_q50: float
     entropy_q95: float
-    entropy_above_usual: float
+    entropy_above_before: float
     opinions: int
     aleatoric: float
     epistemic: float
 
 
-# Of the longest window, the share above which is usual.
-_USUAL = 0.95
+# The quantile of the time before that a window is held against, and the fewest detections of then.
+_HIGH, _FEWEST_BEFORE = 0.95, 100
 
 
 def read_predicted(
-    name: str, statistics: PredictedStatistics, usual: PredictedStatistics
+    name: str, statistics: PredictedStatistics, before: PredictedStatistics
 ) -> PredictedReading:
-    """Reads deviation and entropy, and how much of them lies above what is usual.
+    """Reads deviation and entropy, and how much of them lies above what was before.
 
-    usual  those of the longest window
+    before  those of the time before; negative counts, left by a jump of time, are none
     """
     sums, deviations, entropies = statistics.sums, statistics.deviations, statistics.entropies
     classified, opinions = int(entropies.sum()), round(sums["opinions"])
@@ -472,28 +472,29 @@ def read_predicted(
         deviation_mean=mean("deviation", statistics.n),
         deviation_q50=quantile_of_histogram(DEVIATIONS, deviations, 0.5),
         deviation_q95=quantile_of_histogram(DEVIATIONS, deviations, 0.95),
-        deviation_above_usual=share_above(deviations, usual.deviations, _USUAL),
+        deviation_above_before=share_above(deviations, before.deviations, _HIGH),
         classified=classified,
         entropy_mean=mean("entropy", classified),
         entropy_q50=quantile_of_histogram(ENTROPIES, entropies, 0.5),
         entropy_q95=quantile_of_histogram(ENTROPIES, entropies, 0.95),
-        entropy_above_usual=share_above(entropies, usual.entropies, _USUAL),
+        entropy_above_before=share_above(entropies, before.entropies, _HIGH),
         opinions=opinions,
         aleatoric=mean("aleatoric", opinions),
         epistemic=mean("epistemic", opinions),
     )
 
 
-def share_above(counts: IntArray, usual: IntArray, level: float) -> float:
+def share_above(counts: IntArray, before: IntArray, level: float) -> float:
     """Computes the share of one histogram above a quantile of another on the same bins.
 
     Both are taken to be even within a bin, so that equal histograms have 1 − level above it,
-    however wide the bins are. NaN where either is empty.
+    however wide the bins are. NaN where the first is empty, or the other has fewer than 100.
     """
-    cumulative = np.cumsum(usual)
-    if not (n := int(counts.sum())) or not cumulative[-1]:
+    before = np.maximum(before, 0)
+    cumulative = np.cumsum(before)
+    if not (n := int(counts.sum())) or cumulative[-1] < _FEWEST_BEFORE:
         return math.nan
     rank = level * float(cumulative[-1])
     at = int(np.searchsorted(cumulative, rank))
-    beyond = (float(cumulative[at]) - rank) / float(usual[at])
+    beyond = (float(cumulative[at]) - rank) / float(before[at])
     return (float(counts[at + 1 :].sum()) + beyond * float(counts[at])) / n

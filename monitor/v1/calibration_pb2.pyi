@@ -207,18 +207,18 @@ class ClassCalibration(_message.Message):
     def __init__(self, slice: _Optional[str] = ..., class_names: _Optional[_Iterable[str]] = ..., n: _Optional[int] = ..., accuracy: _Optional[float] = ..., ece: _Optional[float] = ..., ece2: _Optional[float] = ..., mce: _Optional[float] = ..., ace: _Optional[float] = ..., cece: _Optional[float] = ..., uce_entropy: _Optional[float] = ..., cuce: _Optional[float] = ..., nll: _Optional[float] = ..., brier: _Optional[float] = ..., sharpness: _Optional[float] = ..., overconfidence: _Optional[float] = ..., underconfidence: _Optional[float] = ..., ause: _Optional[float] = ..., ause_entropy: _Optional[float] = ..., ccqs: _Optional[float] = ..., ucqs: _Optional[float] = ..., aleatoric: _Optional[float] = ..., epistemic: _Optional[float] = ..., stage: _Optional[_Union[Stage, str]] = ..., entropy: _Optional[float] = ..., confidence_skewness: _Optional[float] = ..., entropy_skewness: _Optional[float] = ...) -> None: ...
 
 class PredictedCalibration(_message.Message):
-    __slots__ = ("slice", "n", "deviation_mean", "deviation_q50", "deviation_q95", "deviation_above_usual", "classified", "entropy_mean", "entropy_q50", "entropy_q95", "entropy_above_usual", "opinions", "aleatoric", "epistemic")
+    __slots__ = ("slice", "n", "deviation_mean", "deviation_q50", "deviation_q95", "deviation_above_before", "classified", "entropy_mean", "entropy_q50", "entropy_q95", "entropy_above_before", "opinions", "aleatoric", "epistemic")
     SLICE_FIELD_NUMBER: _ClassVar[int]
     N_FIELD_NUMBER: _ClassVar[int]
     DEVIATION_MEAN_FIELD_NUMBER: _ClassVar[int]
     DEVIATION_Q50_FIELD_NUMBER: _ClassVar[int]
     DEVIATION_Q95_FIELD_NUMBER: _ClassVar[int]
-    DEVIATION_ABOVE_USUAL_FIELD_NUMBER: _ClassVar[int]
+    DEVIATION_ABOVE_BEFORE_FIELD_NUMBER: _ClassVar[int]
     CLASSIFIED_FIELD_NUMBER: _ClassVar[int]
     ENTROPY_MEAN_FIELD_NUMBER: _ClassVar[int]
     ENTROPY_Q50_FIELD_NUMBER: _ClassVar[int]
     ENTROPY_Q95_FIELD_NUMBER: _ClassVar[int]
-    ENTROPY_ABOVE_USUAL_FIELD_NUMBER: _ClassVar[int]
+    ENTROPY_ABOVE_BEFORE_FIELD_NUMBER: _ClassVar[int]
     OPINIONS_FIELD_NUMBER: _ClassVar[int]
     ALEATORIC_FIELD_NUMBER: _ClassVar[int]
     EPISTEMIC_FIELD_NUMBER: _ClassVar[int]
@@ -227,16 +227,16 @@ class PredictedCalibration(_message.Message):
     deviation_mean: float
     deviation_q50: float
     deviation_q95: float
-    deviation_above_usual: float
+    deviation_above_before: float
     classified: int
     entropy_mean: float
     entropy_q50: float
     entropy_q95: float
-    entropy_above_usual: float
+    entropy_above_before: float
     opinions: int
     aleatoric: float
     epistemic: float
-    def __init__(self, slice: _Optional[str] = ..., n: _Optional[int] = ..., deviation_mean: _Optional[float] = ..., deviation_q50: _Optional[float] = ..., deviation_q95: _Optional[float] = ..., deviation_above_usual: _Optional[float] = ..., classified: _Optional[int] = ..., entropy_mean: _Optional[float] = ..., entropy_q50: _Optional[float] = ..., entropy_q95: _Optional[float] = ..., entropy_above_usual: _Optional[float] = ..., opinions: _Optional[int] = ..., aleatoric: _Optional[float] = ..., epistemic: _Optional[float] = ...) -> None: ...
+    def __init__(self, slice: _Optional[str] = ..., n: _Optional[int] = ..., deviation_mean: _Optional[float] = ..., deviation_q50: _Optional[float] = ..., deviation_q95: _Optional[float] = ..., deviation_above_before: _Optional[float] = ..., classified: _Optional[int] = ..., entropy_mean: _Optional[float] = ..., entropy_q50: _Optional[float] = ..., entropy_q95: _Optional[float] = ..., entropy_above_before: _Optional[float] = ..., opinions: _Optional[int] = ..., aleatoric: _Optional[float] = ..., epistemic: _Optional[float] = ...) -> None: ...
 
 class ServiceCounts(_message.Message):
     __slots__ = ("frames", "detections", "recalibrated", "passed_through", "refused", "matched", "pending", "dropped")

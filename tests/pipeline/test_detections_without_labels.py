@@ -88,38 +88,38 @@ def page(view: View, slice: str | None = None) -> str:
 @pytest.mark.parametrize("by", BY)
 def test_who_meets_what_it_does_not_know_is_seen_within_a_window_without_any_label(by):
     drive = Drive(by)
-    drive.drive(80)
+    drive.drive(11)
     assert not any("less certain" in one.sentence for one in findings(drive.view()))
     drive.drive(5, alien=0.6)
     view = drive.view()
     (said,) = (one for one in findings(view) if "less certain of their" in one.sentence)
     slices = {name: one for name, one in view.predicted.items() if name != "total"}
-    worst, one = max(slices.items(), key=lambda entry: entry[1].entropy_above_usual)
-    share = percent(one.entropy_above_usual)
+    worst, one = max(slices.items(), key=lambda entry: entry[1].entropy_above_before)
+    share = percent(one.entropy_above_before)
     assert said.kind == "note"
     assert re.fullmatch(
         rf"{re.escape(worst)} and \d other slices: {share} of the detections of the last 5 min are "
-        r"less certain of their class than is usual \(5 %\)\.",
+        r"less certain of their class than 95 % were before\.",
         said.sentence,
     )
     for text in (page(view), page(view, worst)):
-        assert f"worth a look {share} above what is usual (5 %)" in text
+        assert f"worth a look {share} less certain than 95 % were before" in text
     # How certain it is of places is as ever.
-    assert one.entropy_above_usual > 2 * UNUSUAL > UNUSUAL > one.deviation_above_usual
+    assert one.entropy_above_before > 2 * UNUSUAL > UNUSUAL > one.deviation_above_before
 
 
 @pytest.mark.parametrize("by", BY)
 def test_a_scene_that_is_another_but_well_known_is_not_worth_a_look(by):
     drive = Drive(by)
-    drive.drive(80)
+    drive.drive(11)
     drive.drive(5, near=0.1, mix=(0.1, 0.2, 0.3, 0.4))
     view = drive.view()
     assert not any("less certain" in one.sentence for one in findings(view))
     assert "worth a look" not in page(view)
-    shares = [one.deviation_above_usual for name, one in view.predicted.items() if name != "total"]
+    shares = [one.deviation_above_before for name, one in view.predicted.items() if name != "total"]
     # What is farther away is known less exactly: shown, but no news where range is not told apart.
     assert (max(shares) > UNUSUAL) == (by == "class")
-    assert max(one.entropy_above_usual for one in view.predicted.values()) < UNUSUAL
+    assert max(one.entropy_above_before for one in view.predicted.values()) < UNUSUAL
 
 
 def test_what_is_answered_and_counted_is_in_the_sums_and_nothing_else():

@@ -150,7 +150,7 @@ def expected(answers: dict[str, pb.GetCalibrationResponse], of: str) -> str:
         value = getattr(all_of, measure)
         if measure == "n":
             return f"{value:,}"
-        return percent(value) if measure.endswith("above_usual") else number(value)
+        return percent(value) if measure.endswith("above_before") else number(value)
     (of_slice,) = (one for one in told.slices if one.slice == slice)
     (of_stage,) = (one for one in of_slice.stages if one.stage == STAGES[stage])
     if measure == "n":
@@ -174,7 +174,7 @@ def test_every_number_is_what_get_calibration_says(sidecar):
     measures = {of.rsplit("/", 1)[1] for path in paths for of, _ in numbers(sidecar.get(path))}
     assert measures > {"nees_over_k", "ence", "ence_noise_floor", "qce", "n", "n_eff", "sigma"}
     assert measures > {"scale", "evidence_hours", "threshold_hours", "matched", "ece", "frames"}
-    assert measures > {"entropy_mean", "entropy_above_usual", "deviation_q50"}
+    assert measures > {"entropy_mean", "entropy_above_before", "deviation_q50"}
 
 
 def test_metrics_of_classes_are_those_of_get_calibration_at_both_stages(sidecar):

@@ -81,7 +81,7 @@ def test_means_are_exact_and_quantiles_within_their_bin(opinions):
             # On the scale of ranks, where the rows of one bin are all that is not known.
             assert (values <= found).mean() == pytest.approx(level / 100, abs=3e-3)
             assert found == pytest.approx(np.quantile(values, level / 100), rel=5e-3)
-    assert read.entropy_above_usual == pytest.approx(0.05, abs=1e-12)
+    assert read.entropy_above_before == pytest.approx(0.05, abs=1e-12)
     if opinions == 1:
         assert math.isnan(read.aleatoric)
         assert math.isnan(read.epistemic)
@@ -91,36 +91,38 @@ def test_means_are_exact_and_quantiles_within_their_bin(opinions):
         assert read.aleatoric + read.epistemic == pytest.approx(read.entropy_mean, rel=1e-9)
 
 
-def test_the_share_above_usual_is_that_of_the_rows():
-    usual, now = frame(1, 20_000), frame(2, 5_000, classes=3, spread=1.1)
-    read = read_predicted("car", observed(now), observed(usual))
+def test_the_share_above_before_is_that_of_the_rows():
+    earlier, now = frame(1, 20_000), frame(2, 5_000, classes=3, spread=1.1)
+    read = read_predicted("car", observed(now), observed(earlier))
     for name in ("deviation", "entropy"):
-        values = (getattr(rows, name) for rows in (usual, now))
+        values = (getattr(rows, name) for rows in (earlier, now))
         before, after = (column[~np.isnan(column)] for column in values)
         share = (after > np.quantile(before, 0.95)).mean()
-        assert getattr(read, f"{name}_above_usual") == pytest.approx(share, abs=2e-3)
+        assert getattr(read, f"{name}_above_before") == pytest.approx(share, abs=2e-3)
     # Of rows that are all alike, within one bin, as many are above as ever.
-    alike = np.array([0, 7, 0])
+    alike = np.array([0, 100, 0])
     assert share_above(alike, 30 * alike, 0.95) == pytest.approx(0.05)
     assert share_above(np.array([0, 0, 7]), alike, 0.95) == 1.0
-    assert math.isnan(share_above(alike, 0 * alike, 0.95))
+    # Too few, and sums that a jump of time has left without the window's own rows.
+    for few in (0 * alike, np.array([1, 98, 0]), -alike, np.array([-50, 99, 0])):
+        assert math.isnan(share_above(alike, few, 0.95))
     assert math.isnan(share_above(0 * alike, alike, 0.95))
 
 
 def test_nothing_known_is_nan_and_certain_or_clueless_is_not():
     nothing = read_predicted("car", no_predicted(), no_predicted())
-    for name in ("deviation_mean", "deviation_q50", "entropy_mean", "entropy_above_usual"):
+    for name in ("deviation_mean", "deviation_q50", "entropy_mean", "entropy_above_before"):
         assert math.isnan(getattr(nothing, name))
-    classes = np.stack([np.eye(4)[:2], np.full((2, 4), 0.25)])
+    classes = np.stack([np.eye(4)[np.zeros(100, int)], np.full((100, 4), 0.25)])
     sure, clueless = (
-        observed(predicted_rows(np.zeros(2, np.int64), np.ones((2, 1)), values[:, None]))
+        observed(predicted_rows(np.zeros(100, np.int64), np.ones((100, 1)), values[:, None]))
         for values in classes
     )
     found = read_predicted("car", sure, sure)
     assert found.entropy_mean == 0.0
     assert found.entropy_q95 == pytest.approx(0.0, abs=2.0**-20)
     found = read_predicted("car", clueless, sure)
-    assert (found.entropy_mean, found.entropy_q50, found.entropy_above_usual) == (1.0, 1.0, 1.0)
+    assert (found.entropy_mean, found.entropy_q50, found.entropy_above_before) == (1.0, 1.0, 1.0)
 
 
 @costly
