@@ -50,8 +50,6 @@ HELP = {
     "window_detections{slice,window}": "Detections with ground truth in the window.",
     "window_nees_ratio{slice,stage,window}": "Mean NEES over the number of dimensions, in the "
     "window; 1 is calibrated.",
-    "window_qce{slice,stage,window}": "Quantile calibration error of the joint block, mean over "
-    "tau, in the window.",
     # Class probabilities.
     "classified_detections{slice}": "Detections with class probabilities and a true class.",
     "class_accuracy{slice,stage}": "Share of detections whose likeliest class is the true one.",

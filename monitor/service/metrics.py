@@ -89,7 +89,6 @@ def windows(readings: tuple[WindowReading, ...]) -> Iterator[str]:
         for stage, found in each.reading.stages
     ]
     yield family("window_nees_ratio", ((*at, found.nees_over_k) for at, found in joint))
-    yield family("window_qce", ((*at, found.qce) for at, found in joint))
 
 
 def classes(readings: tuple[ClassReading, ...]) -> Iterator[str]:
@@ -109,7 +108,7 @@ def predicted(readings: tuple[PredictedReading, ...]) -> Iterator[str]:
         rows = (
             (one.slice, of, getattr(one, f"{name}_{of}"))
             for one in readings
-            for of in ("mean", "q50", "q95")
+            for of in ("mean", "q95")
             if name == "deviation" or one.classified
         )
         yield family(f"predicted_{name}", rows)
