@@ -34,6 +34,7 @@ from monitor.service.status_page import (
 from monitor.service.view import (
     EPOCH,
     View,
+    before,
     enough,
     factor_of,
     lasting,
@@ -89,7 +90,7 @@ def slice_page(view: View, name: str) -> Steps:
     if name in view.predicted:
         parts.append(_certain(view, name))
     figures += [class_figure(name, one.shown) for one in view.snapshot.classes if one.name == name]
-    parts.append('<h2>Figures</h2><div class="grid">')
+    parts.append('<h2>Figures</h2><div class="grid">' if figures else "<div>")
     for figure in figures:
         parts.append(figure.html())
         yield
@@ -105,10 +106,12 @@ def _certain(view: View, name: str) -> str:
         at, each = (name, view.shortest, "predicted", ""), ("aleatoric", "epistemic")
         shares = (f"{part} {fact(number(getattr(one, part)), *at, part)}" for part in each)
         parts = f"; its parts: {', '.join(shares)}"
-    of_classes = f"<p>Entropy: {entropy}{parts}</p>" * bool(one.classified)
+    than = f"are less certain than 95 % were before, in {before(view)}"
+    of_classes = f"<p>Mean entropy {entropy[0]}{parts}; {entropy[1]} {than}.</p>"
     return (
         f"<h2>All detections of the last {lasting(view.shortest)}, labelled or not</h2>"
-        f"{of_classes}<p>σ_G, median: {deviation}</p>"
+        f"{of_classes * bool(one.classified)}"
+        f"<p>Median σ_G {deviation[0]}; {deviation[1]} {than}.</p>"
     )
 
 

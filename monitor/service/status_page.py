@@ -410,35 +410,33 @@ def _classes(view: View) -> str:
 
 
 def _predicted(view: View) -> str:
-    rows = [
-        (_linked(view, name), fact(f"{one.n:,}", *_at(view, name), "n"), *certainty(view, name))
-        for name, one in view.predicted.items()
-    ]
-    head = ("slice", "detections", "entropy, mean", "σ_G, median")
+    rows = []
+    for name, one in view.predicted.items():
+        entropy, deviation = certainty(view, name)
+        cells = fact(f"{one.n:,}", *_at(view, name), "n"), *entropy, *deviation
+        rows.append((_linked(view, name), *cells))
+    head = ("slice", "detections", "entropy, mean", "above", "σ_G, median", "above")
     note = (
         f'<p class="dim small">As sent, labelled or not, in the last {lasting(view.shortest)}. '
-        f"Of these, 5 % are less certain than 95 % were before, in {before(view)}, if nothing has "
-        "changed. σ_G rises with the distance too.</p>"
+        f"Above: the share that is less certain than 95 % were before, in {before(view)}; 5 % if "
+        "nothing has changed. σ_G rises with the distance too.</p>"
     )
     table = html_table("all detections", head, rows)
     return f"<h2>All detections</h2>{note}{table}" if rows else ""
 
 
-def certainty(view: View, name: str) -> tuple[str, str]:
-    """Says how uncertain the detector is of classes and of places, and how unusual that is."""
-    one, at, cells = view.predicted[name], _at(view, name), []
-    for of, value, look in zip(
-        ("entropy", "deviation"), ("mean", "q50"), unusual(view, name), strict=True
-    ):
-        if of == "entropy" and not one.classified:
-            cells.append("–")
-            continue
-        share = getattr(one, f"{of}_above_before")
-        above = fact(percent(share), *at, f"{of}_above_before")
+def certainty(view: View, name: str) -> tuple[tuple[str, str], tuple[str, str]]:
+    """Writes mean entropy and median σ_G, each with the share that is less certain than before."""
+    one, at = view.predicted[name], _at(view, name)
+    classes, places = unusual(view, name)
+
+    def told(of: str, value: str, look: bool) -> tuple[str, str]:
+        share = fact(percent(getattr(one, f"{of}_above_before")), *at, f"{of}_above_before")
         mark = f"{badge('warning', 'worth a look')} " * look
-        shown = fact(number(getattr(one, f"{of}_{value}")), *at, f"{of}_{value}")
-        cells.append(_two(shown, f"{mark}{above} less certain than 95 % were before"))
-    return cells[0], cells[1]
+        return fact(number(getattr(one, f"{of}_{value}")), *at, f"{of}_{value}"), mark + share
+
+    entropy = told("entropy", "mean", classes) if one.classified else ("–", "–")
+    return entropy, told("deviation", "q50", places)
 
 
 def _at(view: View, name: str) -> tuple[str, str, str, str]:
