@@ -11,6 +11,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from monitor.commands.pages.report_page import written
+from monitor.commands.report.live import Seen, report_of
+from monitor.figures.svg import number
 from monitor.pipeline.frame_path import Pipeline
 from monitor.service.history import History
 from monitor.service.pages import Pages
@@ -104,6 +107,16 @@ def test_who_meets_what_it_does_not_know_is_seen_within_a_window_without_any_lab
     )
     assert f"worth a look {share}" in page(view)
     assert f"worth a look {share} are less certain than 95 % were before" in page(view, worst)
+    told = report_of(Seen(state_of(drive.pipeline)), {})
+    report = html.unescape(written(told))
+    epoch = drive.read(None)[worst]
+    cells = [f"{epoch.n:,}", *map(number, (epoch.entropy_mean, epoch.entropy_q95))]
+    assert f'<th scope="row">{worst}</th>' + "".join(f"<td>{one}</td>" for one in cells) in report
+    # A longer pane that reaches into the window holds, and is drawn at, the time before it.
+    (figure,) = (one for section in told.sections if section for one in section.figures)
+    assert figure.title == "Entropy over time"
+    entropies = [float(row[2]) for row in figure.table.rows]
+    assert max(entropies[:2]) < 0.25 < 0.3 < min(entropies[2:])
     # How certain it is of places is as ever.
     assert one.entropy_above_before > 2 * UNUSUAL > UNUSUAL > one.deviation_above_before
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import groupby
+from typing import TypeVar
 
 import numpy as np
 
@@ -23,10 +24,18 @@ from monitor.figures.svg import Figure, number
 from monitor.figures.tables import Table
 from monitor.figures.timeline import Line, Mark, timeline
 from monitor.frames.slices import TOTAL, label
+from monitor.frames.space import FloatArray
 from monitor.frames.status import Status
 from monitor.promotion.records import SWAPS
 from monitor.statistics.class_evaluation import ClassEvaluation
-from monitor.statistics.reading import RAW, RECALIBRATED, read, read_class_slice
+from monitor.statistics.predicted import PredictedStatistics, no_predicted
+from monitor.statistics.reading import (
+    RAW,
+    RECALIBRATED,
+    read,
+    read_class_slice,
+    read_predicted,
+)
 from monitor.statistics.state import (
     SliceState,
     SliceStatistics,
@@ -34,6 +43,7 @@ from monitor.statistics.state import (
     StatisticsState,
 )
 from monitor.statistics.verdicts import FEWEST_TO_JUDGE
+from monitor.statistics.windows import PaneKey
 from monitor.wire.messages import Listing
 
 # Records of recalibrators that are asked for, and alarms and records that are told.
@@ -41,6 +51,9 @@ _RECORDS, _TOLD = 1000, 200
 
 # Slices with a line over time, and factors on σ that are too far off to be called calibrated.
 _LINES, _FACTOR = 6, math.sqrt(2.0)
+
+
+S = TypeVar("S", SliceStatistics, PredictedStatistics)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +102,12 @@ def report_of(seen: Seen, made: Mapping[str, str]) -> Report:
         slices=slices,
         classes=list(classes_of(seen.statistics)),
         opening=[_over_time(seen)],
-        sections=[_drift(seen, alarms), _recalibrators(seen.listing), _labels(seen)],
+        sections=[
+            _all_detections(seen.statistics),
+            _drift(seen, alarms),
+            _recalibrators(seen.listing),
+            _labels(seen),
+        ],
         made=dict(made) | _when(seen),
     )
 
@@ -180,12 +198,12 @@ def _over_time(seen: Seen) -> Section | None:
     figures: list[Figure] = []
     marks = list(_marks(seen, statistics.clock_ns))
     for one in sorted(statistics.slices, key=lambda one: -one.n)[:_LINES]:
-        found = sorted(_panes(one, statistics), key=lambda entry: entry[0])
-        if len(found) < 3:
+        known = {key: pane for key, pane in one.panes.items() if pane.raw.n > 0}
+        time, panes = _over_panes(known, statistics)
+        if time.size < 3:
             continue
-        time = np.array([at for at, _ in found])
         lines = [
-            Line(name, time, np.array([_nees(getattr(pane, name)) for _, pane in found]))
+            Line(name, time, np.array([_nees(getattr(pane, name)) for pane in panes]))
             for name in (RAW, RECALIBRATED)
         ]
         figures.append(
@@ -207,13 +225,54 @@ def _nees(stage: StageStatistics) -> float:
     return read(stage).joint.nees_over_k
 
 
-def _panes(one: SliceState, statistics: StatisticsState) -> Iterator[tuple[float, SliceStatistics]]:
-    """Yields the middle of each pane of known time, in minutes before the clock, below 0."""
-    windows, clock = statistics.windows, statistics.clock_ns or 0
-    for (level, count), pane in one.panes.items():
-        if level < windows.older and pane.raw.n > 0:
-            length = windows.pane_ns[level]
-            yield ((count + 0.5) * length - clock) / 6e10, pane
+def _over_panes(
+    panes: Mapping[PaneKey, S], statistics: StatisticsState
+) -> tuple[FloatArray, list[S]]:
+    """Orders panes of known time; returns the middle of each, in minutes before the clock."""
+    clock = statistics.clock_ns or 0
+    found, end = [], clock
+    for level, length in enumerate(statistics.windows.pane_ns):
+        here = [(count * length, pane) for (of, count), pane in panes.items() if of == level]
+        # A longer pane that reaches into shorter ones holds only what is before these.
+        found += [((start + min(start + length, end)) / 2, pane) for start, pane in here]
+        end = min((start for start, _ in here), default=end)
+    found.sort(key=lambda entry: entry[0])
+    return np.array([(at - clock) / 6e10 for at, _ in found]), [pane for _, pane in found]
+
+
+def _all_detections(statistics: StatisticsState) -> Section | None:
+    """Tells how certain the detector was of all detections, labelled or not."""
+    lines, rows, taken = [], [], {TOTAL}
+    for one in statistics.predicted:
+        name = label(one.name, one.space, taken)
+        taken.add(name)
+        total = reduce(PredictedStatistics.merge, one.panes.values())
+        found = read_predicted(name, total, no_predicted())
+        numbers = (found.entropy_mean, found.entropy_q95, found.deviation_q50, found.deviation_q95)
+        rows.append((name, f"{found.n:,}", *map(number, numbers)))
+        classified = {key: pane for key, pane in one.panes.items() if pane.entropies.any()}
+        time, panes = _over_panes(classified, statistics)
+        values = (read_predicted(name, pane, no_predicted()).entropy_mean for pane in panes)
+        lines.append((found.classified, Line(name, time, np.array(list(values)))))
+    if not rows:
+        return None
+    drawn = sorted((one for one in lines if one[1].time.size >= 3), key=lambda one: -one[0])
+    figures = []
+    if drawn:
+        says = "It rises where a detector meets what it does not know. A point is one pane of time."
+        most = [line for _, line in drawn[:_LINES]]
+        x, y = "minutes before the last frame", "mean entropy over log C"
+        figures.append(timeline("Entropy over time", says, most, x_label=x, y_label=y))
+    head = (
+        *("slice", "detections", "mean entropy", "its 95 % quantile"),
+        *("median σ_G", "its 95 % quantile"),
+    )
+    return Section(
+        "All detections, labelled or not",
+        ("What the detector claims, as sent, before any truth.",),
+        figures=figures,
+        tables=[Table(head, tuple(rows[:_TOLD]))],
+    )
 
 
 def _marks(seen: Seen, clock_ns: int) -> Iterator[Mark]:
