@@ -130,23 +130,28 @@ def test_beside_a_calibrated_champion_no_stake_gains_whatever_the_candidate(raw,
 
 
 class Spoilt(ClassRecalibrator):
-    """Makes no probabilities of a row."""
+    """Doubles the temperature, and makes no probabilities of row 3."""
 
     method = "spoilt"
 
     def apply(self, log_probabilities):
-        made = np.exp(log_probabilities)
+        made = Temperature(2.0).apply(log_probabilities)
         made[3, :, 1] = np.nan
         return made
 
 
-def test_a_candidate_that_spoils_a_row_is_not_sound_and_a_champion_counts_as_sent():
+def test_a_candidate_that_spoils_a_row_is_not_sound_and_of_a_champion_that_row_counts_as_sent():
     rows = rows_of(class_tracks(2, 3))
     found, unsound = rows.differences(Spoilt(), HOME, LIMITS)
     assert unsound == f"made what are no probabilities, of 1 of {rows.n} detections"
     assert found.tolist() == [0.0] * 3
     found, unsound = rows.differences(HOME, Spoilt(), LIMITS)
-    assert (found.tolist(), unsound) == ([0.0] * 3, "")
+    sent, label = np.exp(rows.log_probabilities), (np.arange(rows.n), rows.label)
+    served = Temperature(2.0).apply(rows.log_probabilities).mean(axis=1)
+    served[3] = sent.mean(axis=1)[3]
+    gain = np.log(sent.mean(axis=1)[label] / served[label])
+    np.testing.assert_allclose(found, rows.means(gain), rtol=1e-9)
+    assert unsound == "" and np.all(found != 0)
 
 
 @pytest.mark.parametrize(
