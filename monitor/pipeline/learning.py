@@ -31,6 +31,7 @@ from monitor.promotion.records import (
 )
 from monitor.promotion.register import Register
 from monitor.promotion.tracks import (
+    MOST_WAITING,
     AnyKind,
     AnyLabelled,
     AnyTrack,
@@ -49,10 +50,12 @@ TracksBySlice = dict[int, list[AnyTrack]]
 CLASS_SLICE = -1
 CLASS_CHAIN: Chain = (CLASS_PROBABILITIES,)
 
-# Bytes of rows of class probabilities that are kept open, and for fits, and that wait: one of 25
-# opinions on 80 classes has 16 kB, and there are fewer tracks of these.
-_MOST_CLASS_BYTES = 64 * 2**20
-_FEWEST = 16
+# Bytes of rows of class probabilities that wait at most, and in open tracks, and in those kept for
+# fits; and what a packed row takes beside its numbers.
+_MOST_CLASS_BYTES, _PER_ROW = 64 * 2**20, 48
+
+# There are so many open tracks at least; rows of each are left out for it, down to two.
+_FEWEST, _FEWEST_ROWS = 16, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,23 +75,33 @@ class TracksToFit:
 class _Units:
     """Makes whole tracks of the labelled rows of one kind of recalibrators, from some frames."""
 
-    def __init__(self, settings: TrackSettings, kind: ClassKind | None = None) -> None:
-        """Bounds the memory of classes by bytes: they may be many, with many opinions."""
-        self.open = OpenTracks(settings)
-        if kind is not None:
-            rows = _MOST_CLASS_BYTES // row_layout(kind).itemsize
-            most = max(_FEWEST, rows // (2 * settings.rows_per_track))
-            settings = replace(
-                settings,
-                most_open=min(settings.most_open, most),
-                most_tracks=min(settings.most_tracks, 2 * most),
-            )
-            self.open = OpenTracks(settings, most_waiting=max(_FEWEST, rows))
+    def __init__(self, settings: TrackSettings, most_waiting: int = MOST_WAITING) -> None:
+        self.open = OpenTracks(settings, most_waiting=most_waiting)
         self.sample = FrameSample(settings.sample_ns)
 
     def take(self, rows: AnyLabelled) -> None:
         if self.sample.takes(rows.source, rows.stamp_ns):
             self.open.add(rows)
+
+
+def _class_units(settings: PromotionSettings, kind: ClassKind) -> _Units | None:
+    """Bounds units of class probabilities by bytes; None: a row of this kind has too many.
+
+    Twice as many tracks are kept as open: one that is open may have twice as many rows.
+    """
+    rows = _MOST_CLASS_BYTES // (row_layout(kind).itemsize + _PER_ROW)
+    fewest = max(_FEWEST, -(-settings.fits.tracks // 2))
+    of_each = min(settings.tracks.rows_per_track, rows // (2 * fewest))
+    if of_each < _FEWEST_ROWS:
+        return None
+    most = rows // (2 * of_each)
+    tracks = replace(
+        settings.tracks,
+        rows_per_track=of_each,
+        most_open=min(settings.tracks.most_open, most),
+        most_tracks=min(settings.tracks.most_tracks, 2 * most),
+    )
+    return _Units(tracks, min(MOST_WAITING, rows))
 
 
 @dataclass(slots=True)
@@ -97,7 +110,7 @@ class LabelledTracks:
 
     latest_ns   event time of the latest ground truth in a whole track
     class_kind  the classes, and the number of opinions, that class recalibrators are fitted and
-                tried on: those that came first and that the active one fits. None: none yet
+                tried on: the first list the active one can be applied to. None: none yet
     """
 
     settings: PromotionSettings
@@ -109,14 +122,16 @@ class LabelledTracks:
     latest_ns: int | None = None
     class_kind: ClassKind | None = None
     _estimates: _Units = field(init=False)
-    _classes: _Units = field(init=False)
+    _classes: _Units | None = None
+    # Of units that were dropped, and frames with rows of too many bytes.
+    _left_out: int = 0
     # By slice name: ground truth up to here went into the candidate or the guard and cannot judge.
     _until: dict[str, Mapping[int, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.register = Register(self.settings, self.limits)
         self.reservoir = Reservoir(self.settings.tracks)
-        self._estimates = self._classes = _Units(self.settings.tracks)
+        self._estimates = _Units(self.settings.tracks)
 
     def adjust(self, fits: FitSettings, policy: PolicySettings) -> None:
         """Replaces the settings of fits and decisions; trials keep the rules they began with."""
@@ -126,11 +141,11 @@ class LabelledTracks:
     @property
     def left_out(self) -> int:
         """Counts open tracks and frames for which there was no room."""
-        return sum(units.open.left_out for units in self._units)
+        return self._left_out + sum(units.open.left_out for units in self._units)
 
     @property
     def _units(self) -> tuple[_Units, ...]:
-        return (self._estimates,) if self.class_kind is None else (self._estimates, self._classes)
+        return (self._estimates,) if self._classes is None else (self._estimates, self._classes)
 
     # ---- tracks
 
@@ -141,30 +156,38 @@ class LabelledTracks:
             return
         if self.class_kind is None and self.recalibrators.class_selection.fits(rows.kind.names):
             self.learn_classes(rows.kind)
-        if rows.kind == self.class_kind:
+            self._left_out += self._classes is None
+        if self._classes is not None and rows.kind == self.class_kind:
             self._classes.take(rows)
 
     def learn_classes(self, kind: ClassKind | None) -> None:
-        """Learns from class probabilities of this kind alone; None: of the next that comes."""
+        """Learns from class probabilities of this kind alone; None: of the next that comes.
+
+        Rows of a kind may have too many bytes: then of the next, too.
+        """
         if kind == self.class_kind:
             return
-        self.class_kind = kind
+        if self._classes is not None:
+            self._left_out += self._classes.open.left_out
+        self._classes = None if kind is None else _class_units(self.settings, kind)
+        self.class_kind = None if self._classes is None else kind
         self.reservoir.keep_newest(CLASS_SLICE, 0)
-        if kind is not None:
-            self._classes = _Units(self.settings.tracks, kind)
 
     def whole(self) -> Generator[None, None, TracksBySlice]:
         """Returns the tracks that have become whole and keeps them for the next fit."""
         by_slice: TracksBySlice = defaultdict(list)
         for units in self._units:
             found = yield from units.open.closed()
+            if units not in self._units:
+                continue  # dropped meanwhile, with their kind
             for track in found:
                 by_slice[track.slice].append(track)
                 self.latest_ns = max(track.ended_ns, self.latest_ns or track.ended_ns)
         for slice, of_slice in by_slice.items():
             if self.chain(slice) is not None:
                 self.reservoir.add(of_slice)
-        self.reservoir.keep_newest(CLASS_SLICE, self._classes.open.settings.most_tracks)
+        if self._classes is not None:
+            self.reservoir.keep_newest(CLASS_SLICE, self._classes.open.settings.most_tracks)
         return dict(by_slice)
 
     def decide(self, tracks: TracksBySlice) -> Generator[None, None, list[Decision]]:
@@ -189,7 +212,7 @@ class LabelledTracks:
     def _later(self, chain: Chain, tracks: Sequence[AnyTrack]) -> list[AnyTrack]:
         """Returns the tracks, or their parts, that are later than the candidate's or guard's."""
         until = self._until.get(chain[0], {})
-        units = self._classes if chain == CLASS_CHAIN else self._estimates
+        units = (self._classes if chain == CLASS_CHAIN else None) or self._estimates
         later = (track.since(_cut(until, track.source, units)) for track in tracks)
         return [track for track in later if track is not None]
 

@@ -43,7 +43,7 @@ _REMEMBERED = 65536
 _COUNTS_AGAIN = 10
 
 # Rows that may wait to be taken in; at 24,000 a second, those of five seconds.
-_WAITING = 1 << 17
+MOST_WAITING = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,7 +374,7 @@ class OpenTracks:
 
     settings: TrackSettings
     left_out: int = 0
-    most_waiting: int = _WAITING
+    most_waiting: int = MOST_WAITING
     _waiting: deque[AnyLabelled] = field(default_factory=deque)
     _waiting_rows: int = 0
     _time: LabelledTime = field(init=False)
