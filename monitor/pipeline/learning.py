@@ -260,20 +260,23 @@ class LabelledTracks:
 
     def is_due(self) -> bool:
         """True if any slice needs a fit."""
-        return any(self._wants_fit(slice, chain) for slice, chain in self._kept())
+        return any(self._has_enough(slice) for slice, _ in self._wanting())
 
     def may_be_due(self) -> bool:
         """True if any slice will need a fit, once it has tracks enough."""
-        return any(self.register.wants_fit(chain) for _, chain in self._kept())
+        return bool(self._wanting())
 
     def due(self) -> list[TracksToFit]:
         """Returns the slices that need a fit."""
-        kept = self._kept()
-        return [self._to_fit(*entry) for entry in kept if self._wants_fit(*entry)]
+        return [self._to_fit(*entry) for entry in self._wanting() if self._has_enough(entry[0])]
 
-    def _wants_fit(self, slice: int, chain: Chain) -> bool:
-        enough = self.reservoir.new(slice) >= self.settings.fits.tracks
-        return enough and self.register.wants_fit(chain)
+    def _has_enough(self, slice: int) -> bool:
+        return self.reservoir.new(slice) >= self.settings.fits.tracks
+
+    def _wanting(self) -> list[tuple[int, Chain]]:
+        off = self.settings.fits.leaves_classes
+        found = [entry for entry in self._kept() if self.register.wants_fit(entry[1])]
+        return [entry for entry in found if not (off and entry[1] == CLASS_CHAIN)]
 
     def asked(self, names: Collection[str]) -> list[TracksToFit]:
         """Returns the slices of these names that have tracks; without names, all that have."""
