@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain as one_after_another
 
 from monitor.frames.detections import Limits
 from monitor.frames.slices import CLASS_PROBABILITIES, SliceTable
@@ -32,7 +31,6 @@ from monitor.promotion.records import (
 from monitor.promotion.register import Register
 from monitor.promotion.tracks import (
     MOST_WAITING,
-    AnyKind,
     AnyLabelled,
     AnyTrack,
     ClassKind,
@@ -42,7 +40,7 @@ from monitor.promotion.tracks import (
 )
 from monitor.recalibration.class_probabilities import ClassIdentity
 from monitor.recalibration.recalibrator import Identity
-from monitor.recalibration.selection import AnyMethod, Chain
+from monitor.recalibration.selection import AnyMethod, AnySelection, Chain
 
 TracksBySlice = dict[int, list[AnyTrack]]
 
@@ -232,26 +230,25 @@ class LabelledTracks:
 
     def chains(self) -> dict[str, Chain]:
         """Returns by name the chains of all slices that can have a recalibrator of their own."""
-        return {chain[0]: chain for chain in self.kinds()}
+        return {chain[0]: chain for chain in self.names()}
 
-    def kinds(self) -> dict[Chain, AnyKind]:
-        """Returns by chain what the slices hold that can have a recalibrator of their own.
+    def names(self) -> dict[Chain, tuple[str, ...]]:
+        """Returns by chain the dimensions of all slices that can have a recalibrator of their own.
 
-        A space each; under CLASS_CHAIN the classes, once there are some.
+        Under CLASS_CHAIN the classes, once there are some.
         """
-        of_slices = ((self.chain(i), entry.space) for i, entry in enumerate(self.slices.slices))
-        of_classes = ((self.chain(CLASS_SLICE), self.class_kind),)
-        return {
-            chain: kind
-            for chain, kind in one_after_another(of_slices, of_classes)
-            if chain is not None and kind is not None
-        }
+        entries = enumerate(self.slices.slices)
+        found = {chain: entry.space.names for i, entry in entries if (chain := self.chain(i))}
+        return found if self.class_kind is None else found | {CLASS_CHAIN: self.class_kind.names}
+
+    def selection(self, chain: Chain) -> AnySelection:
+        """Returns what is active for a slice and others of its kind."""
+        found = self.recalibrators
+        return found.class_selection if chain == CLASS_CHAIN else found.selection
 
     def champion(self, chain: Chain) -> AnyMethod:
         """Returns the active recalibrator of a slice, or of class probabilities."""
-        if chain == CLASS_CHAIN:
-            return self.recalibrators.class_selection.recalibrator
-        return self.recalibrators.selection.of(chain)
+        return self.selection(chain).of(chain)
 
     def _slice(self, chain: Chain) -> int:
         return CLASS_SLICE if chain == CLASS_CHAIN else self.slices.chains.index(chain)
