@@ -151,7 +151,9 @@ class FitRounds:
                         f"own. There are: {', '.join(known) or 'none yet'}."
                     )
                 if method and (name == CLASS_CHAIN[0]) not in kinds:
-                    of, others = ("class probabilities", "estimates")[:: 1 if True in kinds else -1]
+                    of, others = "estimates", "class probabilities"
+                    if method in CLASS_METHODS:
+                        of, others = others, of
                     raise CannotFit(f"method '{method}' is of {of}, and '{name}' of {others}.")
                 if (name == CLASS_CHAIN[0]) not in kinds:
                     raise CannotFit(

@@ -76,16 +76,12 @@ class _Rows(Generic[Made]):
     n         number of rows
     unit      nats that [promotion] clip counts in, of this kind
     tails     dimensions in which a track shows how heavy the tails of its errors are
-    factor    what the factors of a recalibrator are
-    every_factor  all of them, where they lie within a band
-    shrinks   why a proven candidate with smaller factors waits
+    shrinking_words  why a proven candidate with smaller factors waits
     """
 
     __slots__ = ()
     start: IntArray
-    factor: ClassVar[str]
-    every_factor: ClassVar[str]
-    shrinks: ClassVar[str]
+    shrinking_words: ClassVar[str]
 
     @property
     def n(self) -> int:
@@ -151,9 +147,7 @@ class TrackRows(_Rows[Estimates]):
     start: IntArray
 
     unit: ClassVar[float] = 1.0
-    factor = "factors on the variance"
-    every_factor = "every factor on the variance"
-    shrinks = "it makes covariances smaller"
+    shrinking_words = "it makes covariances smaller"
 
     @property
     def n(self) -> int:
@@ -193,9 +187,16 @@ class TrackRows(_Rows[Estimates]):
         made, served = (forwarded(one, self.sent, limits) for one in both)
         return ratios(made, served)
 
-    def factors(self, recalibrator: AnyMethod, limits: Limits = ANY_SIZE) -> tuple[Factor, ...]:
+    def factors(self, recalibrator: AnyMethod) -> tuple[Factor, ...]:
         """Divides the variances that are made by those sent, by dimension."""
-        return factors(forwarded(_gaussian(recalibrator), self.sent, limits), self.sent, self.names)
+        return factors(forwarded(_gaussian(recalibrator), self.sent), self.sent, self.names)
+
+    def said(self, found: Sequence[Factor], within: tuple[float, float] | None = None) -> str:
+        """Says in words what factors are, all within a band or not."""
+        listed = ", ".join(f"{factor.dimension} {factor.typical:.3g}" for factor in found)
+        if within is None:
+            return f"factors on the variance: {listed}"
+        return f"every factor on the variance lies within {within[0]:g} … {within[1]:g}: {listed}"
 
     def band(self, policy: PolicySettings) -> tuple[float, float]:
         """Factors that are left alone."""
@@ -241,9 +242,7 @@ class ClassTrackRows(_Rows[FloatArray]):
 
     # Classes have no tails.
     tails: ClassVar[int] = 0
-    factor = "fitted"
-    every_factor = "what is fitted"
-    shrinks = "it makes the detector surer of its classes"
+    shrinking_words = "it makes the detector surer of its classes"
 
     @property
     def n(self) -> int:
@@ -313,10 +312,17 @@ class ClassTrackRows(_Rows[FloatArray]):
             return np.array([[0.0], [1.0], [np.inf]])
         return np.full((3, 1), ours / theirs)
 
-    def factors(self, recalibrator: AnyMethod, limits: Limits = ANY_SIZE) -> tuple[Factor, ...]:
+    def factors(self, recalibrator: AnyMethod) -> tuple[Factor, ...]:
         """Returns the temperature; none for a method that has none."""
         found = temperature_of(recalibrator)
         return () if found is None else (Factor("temperature", found, found, found),)
+
+    def said(self, found: Sequence[Factor], within: tuple[float, float] | None = None) -> str:
+        """Says in words what the temperature is, within a band or not."""
+        (temperature,) = (f"{factor.typical:.3g}" for factor in found)
+        if within is None:
+            return f"temperature: {temperature}"
+        return f"the temperature {temperature} lies within {within[0]:g} … {within[1]:g}"
 
     def band(self, policy: PolicySettings) -> tuple[float, float]:
         """Temperatures that are left alone."""

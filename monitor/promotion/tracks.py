@@ -48,7 +48,9 @@ MOST_WAITING = 1 << 17
 
 @dataclass(frozen=True, slots=True)
 class ClassKind:
-    """Tells class probabilities apart that are not learned from together.
+    """Names the classes and the number of opinions.
+
+    Tracks of different kinds are never fitted together.
 
     names     C ≥ 2 classes, in the order of the probabilities
     opinions  M
@@ -57,7 +59,7 @@ class ClassKind:
     names: tuple[str, ...]
     opinions: CountFrom1
 
-    # Units of one kind have this in common, whatever it is.
+    # Part of the key of a unit.
     number: ClassVar[int] = 0
 
 

@@ -141,12 +141,12 @@ def test_a_candidate_that_spoils_a_row_is_not_sound_and_of_a_champion_that_row_c
 @pytest.mark.parametrize(
     ("fitted", "champion", "candidate", "shrinks", "words"),
     [
-        (2.0, 1.0, 2.0, False, "fitted: temperature 2"),
-        (0.5, 1.0, 0.5, True, "fitted: temperature 0.5"),
-        (1.24, 1.0, None, False, "lies within 0.8 … 1.25: temperature 1.24; nothing to correct"),
-        (0.9, 2.0, 1.0, True, "temperature 0.9; back to what is sent"),
+        (2.0, 1.0, 2.0, False, "temperature: 2"),
+        (0.5, 1.0, 0.5, True, "temperature: 0.5"),
+        (1.24, 1.0, None, False, "the temperature 1.24 lies within 0.8 … 1.25; nothing to correct"),
+        (0.9, 2.0, 1.0, True, "the temperature 0.9 lies within 0.8 … 1.25; back to what is sent"),
         (2.1, 2.0, None, False, "none changes by more than 1.1"),
-        (1.5, 2.0, 1.5, True, "temperature 1.5"),
+        (1.5, 2.0, 1.5, True, "temperature: 1.5"),
     ],
 )
 def test_what_is_tried_of_a_temperature(fitted, champion, candidate, shrinks, words):
