@@ -52,7 +52,6 @@ from monitor.promotion.records import (
     TrackSettings,
     TrialSettings,
 )
-from monitor.recalibration.class_probabilities import ClassIdentity
 from monitor.recalibration.recalibrator import Identity
 from monitor.recalibration.scaling import (
     AdaptiveScaling,
@@ -363,7 +362,8 @@ class PromotionConfig(Section):
     mode: Reloadable[PromotionMode] = PromotionMode.ADVISE
     allow_shrinking: Reloadable[bool] = False  # automatic: also smaller covariances, surer classes
     method: Reloadable[str] = "variance-scaling"  # of what is fitted, as in `fit --method`
-    class_method: Reloadable[str] = "temperature"  # likewise, to class probabilities
+    # What is fitted to class probabilities; class-identity: nothing.
+    class_method: Reloadable[str] = "temperature"
     objective: Reloadable[Objective | None] = None  # of a scaling; left out: its own
     time_constant_seconds: Reloadable[PositiveFloat | None] = None  # s, of adaptive-scaling
     # Factors on the variance that are left alone.
@@ -378,7 +378,7 @@ class PromotionConfig(Section):
     # s after which a fit hangs, and is ended.
     fit_timeout_seconds: Reloadable[PositiveFloat] = 120.0
     alpha: Annotated[float, Field(gt=0, lt=1)] = 0.02  # chance of promoting what is no better
-    # Nats per dimension that one track can say for a step; of C classes: times log C.
+    # Nats per dimension that one track can say for a step; for class probabilities: clip × log C.
     clip: PositiveFloat = 1.0
     trial_tracks: PositiveInt = 400  # after so many without a proof a trial is over
     # Between two rollbacks of what is no worse, on average, at least.
@@ -398,10 +398,10 @@ class PromotionConfig(Section):
                 f"method '{self.method}' must be one of {', '.join(methods)}; for fits only when "
                 "asked for, set mode 'manual'"
             )
-        methods = [method for method in CLASS_METHODS if method != ClassIdentity.method]
-        if self.class_method not in methods:
+        if self.class_method not in CLASS_METHODS:
             raise ValueError(
-                f"class_method '{self.class_method}' must be one of {', '.join(methods)}"
+                f"class_method '{self.class_method}' must be one of {', '.join(CLASS_METHODS)}; "
+                "class-identity: class probabilities are not fitted"
             )
         for key, used_by in USED_BY.items():
             given = getattr(self, key)

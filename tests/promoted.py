@@ -14,6 +14,7 @@ from pathlib import Path
 
 import grpc
 import numpy as np
+from scipy.special import softmax
 
 from monitor.v1 import frame_pb2
 from monitor.v1 import perception_monitor_pb2 as pb
@@ -74,6 +75,7 @@ class Traffic:
     """Of one detector: its event time goes on, whatever becomes of the sidecar.
 
     variance  by class: what is sent over what is true; 1 is calibrated
+    too_sure  logits are so many times too large; 0: no class probabilities are sent
     objects   that are seen at once
     tracks    objects that were seen for the last time
     frames    that were sent, of which every one was answered
@@ -88,6 +90,7 @@ class Traffic:
     objects: int = 24
     stream: str = "lidar"
     variance: dict[str, float] = field(default_factory=dict)
+    too_sure: float = 0.0
     tracks: int = 0
     frames: int = 0
     versions: tuple[str, ...] = ()
@@ -140,7 +143,7 @@ class Traffic:
         mean = position + deviation * np.array([s.error for s in seen])
         columns = (one.tolist() for one in (mean, factor[:, None] * deviation**2, position))
         for one, estimate, covariance, label in zip(seen, *columns, strict=True):
-            frame.detections.add(
+            detection = frame.detections.add(
                 id=one.track,
                 class_index=one.class_index,
                 mean=estimate,
@@ -148,6 +151,11 @@ class Traffic:
                 upstream_track_id=one.track,
                 ground_truth=label,
             )
+            if self.too_sure:
+                logits = self._random.normal(scale=2, size=len(self.classes))
+                detection.class_probabilities.extend(softmax(self.too_sure * logits))
+                true_class = self._random.choice(logits.size, p=softmax(logits))
+                detection.ground_truth_class = int(true_class)
         return frame
 
     def _alive(self) -> list[_Seen]:

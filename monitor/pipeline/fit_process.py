@@ -22,14 +22,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
 from annotated_types import Len
 
 import monitor
-from monitor.frames.detections import Estimates, Limits
+from monitor.frames.detections import Limits
 from monitor.frames.marks import Printable
 from monitor.frames.space import Space
 from monitor.pipeline.fit_worker import HEAD, MOST_JOB_BYTES
@@ -52,21 +52,17 @@ MOST_BYTES = 16 * 2**20
 MOST_REASON = 1000
 
 
-# Of the arrays of a slice, in order; and of those of class probabilities.
-_KINDS = (*(np.float64,) * 5, *(np.int64,) * 2)
-_CLASS_KINDS = (np.float64, np.int64, np.int64)
-
-
 @dataclass(frozen=True, slots=True)
 class _Announced:
-    """A slice whose arrays follow, each of one of _KINDS; None for one that is not there.
+    """A slice whose arrays follow.
 
-    space  None: class probabilities, whose arrays are of _CLASS_KINDS
+    space   None: class probabilities
+    arrays  floats or integers, of this shape; None for one that is not there
     """
 
     name: str
     space: Space | None
-    shapes: tuple[tuple[int, ...] | None, ...]
+    arrays: tuple[tuple[Literal["f", "i"], tuple[int, ...]] | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +93,15 @@ _LINE = Codec(_SliceLine, "outcome", _REMEDY)
 
 def job_pieces(job: FitJob) -> list[memoryview]:
     """Returns the bytes of a job, in pieces to be sent one by one; the arrays are not copied."""
-    arrays = {name: _arrays(rows) for name, rows in job.slices.items()}
+    arrays = {name: [_as_sent(one) for one in rows.arrays()] for name, rows in job.slices.items()}
     announced = tuple(
         _Announced(
             name,
             rows.space if isinstance(rows := job.slices[name], FitRows) else None,
-            tuple(one if one is None else one.shape for one in found),
+            tuple(
+                None if one is None else ("f" if one.dtype.kind == "f" else "i", one.shape)
+                for one in found
+            ),
         )
         for name, found in arrays.items()
     )
@@ -125,37 +124,22 @@ def read_job(data: bytes | bytearray) -> FitJob:
     slices: dict[str, AnyFitRows] = {}
     for one in head.slices:
         arrays: list[Any] = []
-        kinds = _CLASS_KINDS if one.space is None else _KINDS
-        for kind, shape in zip(kinds, one.shapes, strict=True):
-            length = 0 if shape is None else 8 * math.prod(shape)
+        for announced in one.arrays:
+            kind, shape = announced or ("f", (0,))
+            length = 8 * math.prod(shape)
             taken, rest = rest[:length], rest[length:]
-            arrays.append(None if shape is None else np.frombuffer(taken, kind).reshape(shape))
-        if one.space is None:
-            slices[one.name] = ClassRows(*arrays)
-            continue
-        mean, covariance, error, time_s, delay_s, diagonal, track = arrays
-        estimates = Estimates(mean, covariance, diagonal.astype(np.bool_))
-        slices[one.name] = FitRows(one.space, estimates, error, track, time_s, delay_s)
+            array = np.frombuffer(taken, f"{kind}8").reshape(shape)
+            arrays.append(None if announced is None else array)
+        space = one.space
+        slices[one.name] = ClassRows(*arrays) if space is None else FitRows.of(space, *arrays)
     return FitJob(head.settings, slices, head.limits)
 
 
-def _arrays(rows: AnyFitRows) -> list[npt.NDArray[Any] | None]:
-    """Returns the arrays of a slice as they go out: contiguous, and of eight bytes a number."""
-    kinds: Sequence[type] = _CLASS_KINDS
-    if isinstance(rows, ClassRows):
-        arrays: tuple[npt.NDArray[Any] | None, ...] = (
-            rows.log_probabilities,
-            rows.label,
-            rows.track,
-        )
-    else:
-        sent, kinds = rows.estimates, _KINDS
-        floats = sent.mean, sent.covariance, rows.error, rows.time_s, rows.delay_s
-        arrays = *floats, sent.diagonal, rows.track
-    return [
-        None if one is None else np.ascontiguousarray(one, kind)
-        for kind, one in zip(kinds, arrays, strict=True)
-    ]
+def _as_sent(array: npt.NDArray[Any] | None) -> npt.NDArray[Any] | None:
+    """Makes an array contiguous, and of eight bytes a number."""
+    if array is None:
+        return None
+    return np.ascontiguousarray(array, np.float64 if array.dtype.kind == "f" else np.int64)
 
 
 def outcome_bytes(outcome: FitOutcome) -> bytes:

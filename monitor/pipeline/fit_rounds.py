@@ -133,10 +133,12 @@ class FitRounds:
         """
         learning = self.promotions.learning
         settings = learning.settings.fits
+        # Of estimates: False, of class probabilities: True.
+        kinds = {False} if settings.leaves_classes else {False, True}
         if method in METHODS:
-            settings = replace(settings, method=method)
+            settings, kinds = replace(settings, method=method), {False}
         elif method in CLASS_METHODS:
-            settings = replace(settings, class_method=method)
+            settings, kinds = replace(settings, class_method=method), {True}
         elif method:
             known_methods = ", ".join((*METHODS, *CLASS_METHODS))
             raise CannotFit(f"method '{method[:80]}': it must be one of {known_methods}.")
@@ -148,17 +150,19 @@ class FitRounds:
                         f"slices: there is no '{name[:80]}' that can have a recalibrator of its "
                         f"own. There are: {', '.join(known) or 'none yet'}."
                     )
-                if method and (name == CLASS_CHAIN[0]) != (method in CLASS_METHODS):
-                    kinds = "class probabilities", "estimates"
-                    of, others = kinds if method in CLASS_METHODS else kinds[::-1]
+                if method and (name == CLASS_CHAIN[0]) not in kinds:
+                    of, others = "estimates", "class probabilities"
+                    if method in CLASS_METHODS:
+                        of, others = others, of
                     raise CannotFit(f"method '{method}' is of {of}, and '{name}' of {others}.")
-            if method and not slices:
-                # Without names, all that the method is for.
-                of_classes = method in CLASS_METHODS
-                slices = [name for name in known if (name == CLASS_CHAIN[0]) == of_classes]
-                asked = learning.asked(slices) if slices else []
-            else:
-                asked = learning.asked(slices)
+                if (name == CLASS_CHAIN[0]) not in kinds:
+                    raise CannotFit(
+                        "class probabilities are not fitted, since [promotion] class_method is "
+                        "class-identity: name a method, such as temperature."
+                    )
+            # Without names, all that the method is for.
+            wanted = slices or [name for name in known if (name == CLASS_CHAIN[0]) in kinds]
+            asked = learning.asked(wanted) if wanted else []
             if not asked:
                 raise NoTracksYet(
                     "no slice has a whole track with truth yet: report ground truth for frames "

@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain as one_after_another
 
 from monitor.frames.detections import Limits
 from monitor.frames.slices import CLASS_PROBABILITIES, SliceTable
@@ -31,7 +30,7 @@ from monitor.promotion.records import (
 )
 from monitor.promotion.register import Register
 from monitor.promotion.tracks import (
-    AnyKind,
+    MOST_WAITING,
     AnyLabelled,
     AnyTrack,
     ClassKind,
@@ -41,7 +40,7 @@ from monitor.promotion.tracks import (
 )
 from monitor.recalibration.class_probabilities import ClassIdentity
 from monitor.recalibration.recalibrator import Identity
-from monitor.recalibration.selection import AnyMethod, Chain
+from monitor.recalibration.selection import AnyMethod, AnySelection, Chain
 
 TracksBySlice = dict[int, list[AnyTrack]]
 
@@ -49,10 +48,12 @@ TracksBySlice = dict[int, list[AnyTrack]]
 CLASS_SLICE = -1
 CLASS_CHAIN: Chain = (CLASS_PROBABILITIES,)
 
-# Bytes of rows of class probabilities that are kept open, and for fits, and that wait: one of 25
-# opinions on 80 classes has 16 kB, and there are fewer tracks of these.
-_MOST_CLASS_BYTES = 64 * 2**20
-_FEWEST = 16
+# Bytes of rows of class probabilities that wait at most, and in open tracks, and in those kept for
+# fits; and what a packed row takes beside its numbers.
+_MOST_CLASS_BYTES, _PER_ROW = 64 * 2**20, 48
+
+# There are so many open tracks at least; rows of each are left out for it, down to two.
+_FEWEST, _FEWEST_ROWS = 16, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,23 +73,33 @@ class TracksToFit:
 class _Units:
     """Makes whole tracks of the labelled rows of one kind of recalibrators, from some frames."""
 
-    def __init__(self, settings: TrackSettings, kind: ClassKind | None = None) -> None:
-        """Bounds the memory of classes by bytes: they may be many, with many opinions."""
-        self.open = OpenTracks(settings)
-        if kind is not None:
-            rows = _MOST_CLASS_BYTES // row_layout(kind).itemsize
-            most = max(_FEWEST, rows // (2 * settings.rows_per_track))
-            settings = replace(
-                settings,
-                most_open=min(settings.most_open, most),
-                most_tracks=min(settings.most_tracks, 2 * most),
-            )
-            self.open = OpenTracks(settings, most_waiting=max(_FEWEST, rows))
+    def __init__(self, settings: TrackSettings, most_waiting: int = MOST_WAITING) -> None:
+        self.open = OpenTracks(settings, most_waiting=most_waiting)
         self.sample = FrameSample(settings.sample_ns)
 
     def take(self, rows: AnyLabelled) -> None:
         if self.sample.takes(rows.source, rows.stamp_ns):
             self.open.add(rows)
+
+
+def _class_units(settings: PromotionSettings, kind: ClassKind) -> _Units | None:
+    """Bounds units of class probabilities by bytes; None: a row of this kind has too many.
+
+    Twice as many tracks are kept as open: one that is open may have twice as many rows.
+    """
+    rows = _MOST_CLASS_BYTES // (row_layout(kind).itemsize + _PER_ROW)
+    fewest = max(_FEWEST, -(-settings.fits.tracks // 2))
+    of_each = min(settings.tracks.rows_per_track, rows // (2 * fewest))
+    if of_each < _FEWEST_ROWS:
+        return None
+    most = rows // (2 * of_each)
+    tracks = replace(
+        settings.tracks,
+        rows_per_track=of_each,
+        most_open=min(settings.tracks.most_open, most),
+        most_tracks=min(settings.tracks.most_tracks, 2 * most),
+    )
+    return _Units(tracks, min(MOST_WAITING, rows))
 
 
 @dataclass(slots=True)
@@ -97,7 +108,7 @@ class LabelledTracks:
 
     latest_ns   event time of the latest ground truth in a whole track
     class_kind  the classes, and the number of opinions, that class recalibrators are fitted and
-                tried on: those that came first and that the active one fits. None: none yet
+                tried on: the first list the active one can be applied to. None: none yet
     """
 
     settings: PromotionSettings
@@ -109,14 +120,16 @@ class LabelledTracks:
     latest_ns: int | None = None
     class_kind: ClassKind | None = None
     _estimates: _Units = field(init=False)
-    _classes: _Units = field(init=False)
+    _classes: _Units | None = None
+    # Of units that were dropped, and frames with rows of too many bytes.
+    _left_out: int = 0
     # By slice name: ground truth up to here went into the candidate or the guard and cannot judge.
     _until: dict[str, Mapping[int, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.register = Register(self.settings, self.limits)
         self.reservoir = Reservoir(self.settings.tracks)
-        self._estimates = self._classes = _Units(self.settings.tracks)
+        self._estimates = _Units(self.settings.tracks)
 
     def adjust(self, fits: FitSettings, policy: PolicySettings) -> None:
         """Replaces the settings of fits and decisions; trials keep the rules they began with."""
@@ -126,11 +139,11 @@ class LabelledTracks:
     @property
     def left_out(self) -> int:
         """Counts open tracks and frames for which there was no room."""
-        return sum(units.open.left_out for units in self._units)
+        return self._left_out + sum(units.open.left_out for units in self._units)
 
     @property
     def _units(self) -> tuple[_Units, ...]:
-        return (self._estimates,) if self.class_kind is None else (self._estimates, self._classes)
+        return (self._estimates,) if self._classes is None else (self._estimates, self._classes)
 
     # ---- tracks
 
@@ -141,30 +154,38 @@ class LabelledTracks:
             return
         if self.class_kind is None and self.recalibrators.class_selection.fits(rows.kind.names):
             self.learn_classes(rows.kind)
-        if rows.kind == self.class_kind:
+            self._left_out += self._classes is None
+        if self._classes is not None and rows.kind == self.class_kind:
             self._classes.take(rows)
 
     def learn_classes(self, kind: ClassKind | None) -> None:
-        """Learns from class probabilities of this kind alone; None: of the next that comes."""
+        """Learns from class probabilities of this kind alone; None: of the next that comes.
+
+        Rows of a kind may have too many bytes: then of the next, too.
+        """
         if kind == self.class_kind:
             return
-        self.class_kind = kind
+        if self._classes is not None:
+            self._left_out += self._classes.open.left_out
+        self._classes = None if kind is None else _class_units(self.settings, kind)
+        self.class_kind = None if self._classes is None else kind
         self.reservoir.keep_newest(CLASS_SLICE, 0)
-        if kind is not None:
-            self._classes = _Units(self.settings.tracks, kind)
 
     def whole(self) -> Generator[None, None, TracksBySlice]:
         """Returns the tracks that have become whole and keeps them for the next fit."""
         by_slice: TracksBySlice = defaultdict(list)
         for units in self._units:
             found = yield from units.open.closed()
+            if units not in self._units:
+                continue  # dropped meanwhile, with their kind
             for track in found:
                 by_slice[track.slice].append(track)
                 self.latest_ns = max(track.ended_ns, self.latest_ns or track.ended_ns)
         for slice, of_slice in by_slice.items():
             if self.chain(slice) is not None:
                 self.reservoir.add(of_slice)
-        self.reservoir.keep_newest(CLASS_SLICE, self._classes.open.settings.most_tracks)
+        if self._classes is not None:
+            self.reservoir.keep_newest(CLASS_SLICE, self._classes.open.settings.most_tracks)
         return dict(by_slice)
 
     def decide(self, tracks: TracksBySlice) -> Generator[None, None, list[Decision]]:
@@ -189,7 +210,7 @@ class LabelledTracks:
     def _later(self, chain: Chain, tracks: Sequence[AnyTrack]) -> list[AnyTrack]:
         """Returns the tracks, or their parts, that are later than the candidate's or guard's."""
         until = self._until.get(chain[0], {})
-        units = self._classes if chain == CLASS_CHAIN else self._estimates
+        units = (self._classes if chain == CLASS_CHAIN else None) or self._estimates
         later = (track.since(_cut(until, track.source, units)) for track in tracks)
         return [track for track in later if track is not None]
 
@@ -209,26 +230,25 @@ class LabelledTracks:
 
     def chains(self) -> dict[str, Chain]:
         """Returns by name the chains of all slices that can have a recalibrator of their own."""
-        return {chain[0]: chain for chain in self.kinds()}
+        return {chain[0]: chain for chain in self.names()}
 
-    def kinds(self) -> dict[Chain, AnyKind]:
-        """Returns by chain what the slices hold that can have a recalibrator of their own.
+    def names(self) -> dict[Chain, tuple[str, ...]]:
+        """Returns by chain the dimensions of all slices that can have a recalibrator of their own.
 
-        A space each; under CLASS_CHAIN the classes, once there are some.
+        Under CLASS_CHAIN the classes, once there are some.
         """
-        of_slices = ((self.chain(i), entry.space) for i, entry in enumerate(self.slices.slices))
-        of_classes = ((self.chain(CLASS_SLICE), self.class_kind),)
-        return {
-            chain: kind
-            for chain, kind in one_after_another(of_slices, of_classes)
-            if chain is not None and kind is not None
-        }
+        entries = enumerate(self.slices.slices)
+        found = {chain: entry.space.names for i, entry in entries if (chain := self.chain(i))}
+        return found if self.class_kind is None else found | {CLASS_CHAIN: self.class_kind.names}
+
+    def selection(self, chain: Chain) -> AnySelection:
+        """Returns what is active for a slice and others of its kind."""
+        found = self.recalibrators
+        return found.class_selection if chain == CLASS_CHAIN else found.selection
 
     def champion(self, chain: Chain) -> AnyMethod:
         """Returns the active recalibrator of a slice, or of class probabilities."""
-        if chain == CLASS_CHAIN:
-            return self.recalibrators.class_selection.recalibrator
-        return self.recalibrators.selection.of(chain)
+        return self.selection(chain).of(chain)
 
     def _slice(self, chain: Chain) -> int:
         return CLASS_SLICE if chain == CLASS_CHAIN else self.slices.chains.index(chain)
@@ -237,20 +257,23 @@ class LabelledTracks:
 
     def is_due(self) -> bool:
         """True if any slice needs a fit."""
-        return any(self._wants_fit(slice, chain) for slice, chain in self._kept())
+        return any(self._has_enough(slice) for slice, _ in self._wanting())
 
     def may_be_due(self) -> bool:
         """True if any slice will need a fit, once it has tracks enough."""
-        return any(self.register.wants_fit(chain) for _, chain in self._kept())
+        return bool(self._wanting())
 
     def due(self) -> list[TracksToFit]:
         """Returns the slices that need a fit."""
-        kept = self._kept()
-        return [self._to_fit(*entry) for entry in kept if self._wants_fit(*entry)]
+        return [self._to_fit(*entry) for entry in self._wanting() if self._has_enough(entry[0])]
 
-    def _wants_fit(self, slice: int, chain: Chain) -> bool:
-        enough = self.reservoir.new(slice) >= self.settings.fits.tracks
-        return enough and self.register.wants_fit(chain)
+    def _has_enough(self, slice: int) -> bool:
+        return self.reservoir.new(slice) >= self.settings.fits.tracks
+
+    def _wanting(self) -> list[tuple[int, Chain]]:
+        off = self.settings.fits.leaves_classes
+        found = [entry for entry in self._kept() if self.register.wants_fit(entry[1])]
+        return [entry for entry in found if not (off and entry[1] == CLASS_CHAIN)]
 
     def asked(self, names: Collection[str]) -> list[TracksToFit]:
         """Returns the slices of these names that have tracks; without names, all that have."""

@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 
-from monitor.frames.space import Space
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.learning import CLASS_CHAIN, LabelledTracks, TracksToFit
 from monitor.pipeline.recalibrators import Kind, NothingToRollBack, Recalibrators
@@ -28,9 +27,7 @@ from monitor.promotion.records import (
     TrialState,
     stepped,
 )
-from monitor.promotion.tracks import AnyKind
-from monitor.recalibration.class_probabilities import ClassIdentity
-from monitor.recalibration.recalibrator import Identity, Recalibrator
+from monitor.recalibration.recalibrator import Recalibrator
 from monitor.recalibration.selection import (
     CLASS_IDENTITY,
     AnyMethod,
@@ -283,11 +280,11 @@ class Promotions:
 
     def _unwind(self, chain: Chain, bad: AnySelection, good: AnySelection) -> None:
         """Removes what a slice was rolled back from, so that nothing goes back to it."""
-        known, names = self.recalibrators.known, self.learning.kinds()[chain].names
-        before, served = self.recalibrators.before[type(good)], _serving(good, chain)
+        known, names = self.recalibrators.known, self.learning.names()[chain]
+        before, served = self.recalibrators.before[type(good)], good.of(chain)
         for i, version in enumerate(before):
             earlier = known.get(version)
-            if earlier is None or _serving(earlier, chain) != _serving(bad, chain):
+            if earlier is None or earlier.of(chain) != bad.of(chain):
                 continue
             if isinstance(earlier, Selection) and isinstance(served, Recalibrator):
                 made = stepped(earlier, names, chain, served, self.learning.slices.ranges)
@@ -297,11 +294,10 @@ class Promotions:
 
     def _tell_register(self, earlier: AnySelection, after: AnySelection, what: Happened) -> None:
         """Every slice that is served by another recalibrator now."""
-        register, kinds = self.learning.register, self.learning.kinds()
-        of_classes = isinstance(after, ClassSelection)
-        for chain, kind in kinds.items():
-            old, new = _served(earlier, chain, kind), _serving(after, chain)
-            if old == new or what is Happened.ADAPTED or (chain == CLASS_CHAIN) != of_classes:
+        register = self.learning.register
+        for chain, names in self.learning.names().items():
+            old, new = earlier.applied_to(chain, names), after.of(chain)
+            if old == new or what is Happened.ADAPTED or not self._same_kind(chain, after):
                 continue
             tried = register.on_trial.get(chain[0])
             if tried is not None and tried.trial.recalibrator != new:
@@ -311,18 +307,21 @@ class Promotions:
             self.learning.count_from(chain)
         for slice in register.slices() - self.learning.chains().keys():
             # Of the last run, and no detection of it has come in this one.
-            of_kind = (slice == CLASS_CHAIN[0]) == of_classes
-            if of_kind and _serving(earlier, (slice,)) != _serving(after, (slice,)):
-                register.changed((slice,), _serving(after, (slice,)), None)
+            chain = (slice,)
+            if self._same_kind(chain, after) and earlier.of(chain) != after.of(chain):
+                register.changed(chain, after.of(chain), None)
         of = self.learning.class_kind
         if isinstance(after, ClassSelection) and of is not None and not after.fits(of.names):
             self.learning.learn_classes(None)
 
+    def _same_kind(self, chain: Chain, selection: AnySelection) -> bool:
+        return isinstance(selection, type(self.learning.selection(chain)))
+
     def _earlier(self, chain: Chain, now: AnyMethod) -> AnyMethod | None:
         """Finds what served a slice before, and was not rolled back from."""
-        before = reversed(self.recalibrators.before[_kind_of(chain)])
+        before = reversed(self.recalibrators.before[type(self.learning.selection(chain))])
         found = (self.recalibrators.known.get(version) for version in before)
-        served = (_serving(one, chain) for one in found if one is not None)
+        served = (one.of(chain) for one in found if one is not None)
         return next((one for one in served if one != now), None)
 
     # ---- records
@@ -339,7 +338,7 @@ class Promotions:
         decision = about if isinstance(about, Decision) else None
         slice = _slice_of(about)
         self.sequence += 1
-        now = version if before else self._active(_kind_of((slice,))).version
+        now = version if before else self.learning.selection((slice,)).version
         record = Record(
             sequence=self.sequence,
             time_ns=self.now_ns(),
@@ -408,7 +407,7 @@ class Promotions:
         return Decision(
             Happened.PROMOTED,
             chain,
-            self.learning.kinds()[chain].names,
+            self.learning.names()[chain],
             entry.trial.recalibrator,
             "approved" if entry.proven else "approved before it was proven",
             entry.trial.evidence(self.learning.settings.trials),
@@ -428,14 +427,14 @@ class Promotions:
         before = set(versions.values())
         versions.clear()
         self._guards.clear()
-        for chain, kind in self.learning.kinds().items():
+        for chain, names in self.learning.names().items():
             slice = chain[0]
             if slice in register.on_trial:
                 recalibrator = register.on_trial[slice].trial.recalibrator
-                self._know(slice, self._stepped(chain, kind.names, recalibrator))
+                self._know(slice, self._stepped(chain, names, recalibrator))
             if slice in register.guards:
                 recalibrator = register.guards[slice].recalibrator
-                self._guards[slice] = self._stepped(chain, kind.names, recalibrator).version
+                self._guards[slice] = self._stepped(chain, names, recalibrator).version
         self._called = {called: name for called, name in self._called.items() if name in versions}
         self._forget(before)
 
@@ -476,23 +475,6 @@ class Promotions:
             ):
                 return one
         return ClassSelection(names, recalibrator, active.rejection)
-
-
-def _kind_of(chain: Chain) -> Kind:
-    return ClassSelection if chain == CLASS_CHAIN else Selection
-
-
-def _serving(selection: AnySelection, chain: Chain) -> AnyMethod:
-    """Finds what serves a slice, or class probabilities."""
-    return selection.of(chain) if isinstance(selection, Selection) else selection.recalibrator
-
-
-def _served(selection: AnySelection, chain: Chain, kind: AnyKind) -> AnyMethod:
-    """Finds what has served a slice: where a selection does not fit, the identity."""
-    if isinstance(selection, ClassSelection):
-        return selection.recalibrator if selection.fits(kind.names) else ClassIdentity()
-    fits = isinstance(kind, Space) and selection.fits(kind)
-    return selection.of(chain) if fits else Identity()
 
 
 def _slice_of(about: Decision | str) -> str:

@@ -24,16 +24,14 @@ from monitor.frames.detections import Estimates, Examined, FrameBatch, Reason
 from monitor.frames.frame import AnswerExtras, Header, UncertainBy
 from monitor.frames.reasons import Notice
 from monitor.frames.slices import RangeBuckets, SliceTable
-from monitor.frames.space import BoolArray, FloatArray, IntArray, Space, read_only
+from monitor.frames.space import BoolArray, FloatArray, IntArray, read_only
 from monitor.frames.status import Counters
 from monitor.pipeline.housekeeping import contained
 from monitor.promotion.records import KnownRecalibrator
 from monitor.recalibration.class_probabilities import from_probabilities
 from monitor.recalibration.recalibrator import (
-    Identity,
     InvalidRecalibrator,
     Output,
-    Recalibrator,
     weakest,
 )
 from monitor.recalibration.rejection import normalised_entropy
@@ -228,13 +226,8 @@ def served_otherwise(slices: SliceTable, earlier: Selection, now: Selection) -> 
     return [
         i
         for i, (entry, chain) in enumerate(zip(slices.slices, slices.chains, strict=True))
-        if _serving(earlier, entry.space, chain) != _serving(now, entry.space, chain)
+        if earlier.applied_to(chain, entry.space.names) != now.applied_to(chain, entry.space.names)
     ]
-
-
-def _serving(selection: Selection, space: Space, chain: Chain) -> Recalibrator:
-    """Finds what serves a slice: where a selection does not fit, the identity."""
-    return selection.of(chain) if selection.fits(space) else Identity()
 
 
 def in_use(classes: ClassSelection) -> bool:

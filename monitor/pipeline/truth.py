@@ -467,7 +467,7 @@ class TruthLedger:
                 matched = MatchedClasses(index, values, true_class, stamp_ns, retracts, made)
                 self.live.count(matched)
         if not retracts and (record.live or not record.replaces):
-            with contained(self.counters, log, "class probabilities were not learned from"):
+            with contained(self.counters, log, "class labels were not kept for fits"):
                 labelled = classes_with_truth(stored, record)
                 if labelled is not None:
                     self.learning.take(labelled)

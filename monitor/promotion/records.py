@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from monitor.frames.marks import Count, CountFrom1, MaybeNan, Nanoseconds, Positive
 from monitor.frames.slices import RangeBuckets
+from monitor.recalibration.class_probabilities import ClassIdentity
 from monitor.recalibration.recalibrator import Document, Identity, Recalibrator
 from monitor.recalibration.scaling import Objective
 from monitor.recalibration.selection import IDENTITY, AnyMethod, AnySelection, Chain, Selection
@@ -113,7 +114,7 @@ class FitSettings:
     """Settings of the fits of candidates.
 
     method         of monitor.recalibration.fitting.FITTINGS
-    class_method   of monitor.recalibration.fitting.CLASS_FITS
+    class_method   of monitor.recalibration.fitting.CLASS_FITS; class-identity: none is fitted
     objective      of a scaling; None: its own
     time_constant_s
                    of adaptive scaling; None: its own
@@ -128,6 +129,11 @@ class FitSettings:
     prior_tracks: Positive = 3.0
     tracks: CountFrom1 = 10
     class_method: str = "temperature"
+
+    @property
+    def leaves_classes(self) -> bool:
+        """Tells whether class probabilities are not fitted."""
+        return self.class_method == ClassIdentity.method
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,10 +113,9 @@ def judge(
     low, high = rows.band(policy)
     home = bool(found) and all(low <= one.lowest and one.highest <= high for one in found)
     candidate: AnyMethod = rows.identity if home else fitted
-    listed = ", ".join(f"{factor.dimension} {factor.typical:.3g}" for factor in found)
-    reason = f"{rows.factor}: {listed}" if found else f"{fitted.method} has no factors"
-    if home:
-        reason = f"{rows.every_factor} lies within {low:g} … {high:g}: {listed}"
+    reason = f"{fitted.method} has no factors"
+    if found:
+        reason = rows.said(found, (low, high) if home else None)
     change = rows.change(candidate, champion, limits)
     smaller = shrinks(change, policy.hysteresis)
     if not smaller and not (change[2] > policy.hysteresis).any():
@@ -443,7 +442,7 @@ class Register:
         if self.pinned:
             return "the recalibrator is pinned, `promote` makes it active"
         if entry.shrinks and not policy.allow_shrinking:
-            return f"{rows.shrinks}, `promote` makes it active"
+            return f"{rows.shrinking_words}, `promote` makes it active"
         if not entry.trial.clip.insured(rows.tails):
             return f"{_UNINSURED}, `promote` makes it active"
         return ""

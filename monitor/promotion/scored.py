@@ -10,12 +10,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, overload
+from typing import ClassVar, Generic, TypeVar, overload
 
 import numpy as np
 
 from monitor.frames.detections import Estimates, Limits
-from monitor.frames.space import FloatArray, IntArray, Space
+from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
 from monitor.promotion.records import Factor, PolicySettings
 from monitor.promotion.tracks import AnyTrack, ClassKind, ClassTrack, WholeTrack
 from monitor.recalibration.binned import HistogramBinning, IsotonicStd
@@ -65,24 +65,23 @@ _SUM_OFF = 1e-6
 # A bound of what a track can lose, and one of what it can gain; None: none is known.
 Bounds = tuple[float | None, float | None]
 
+# What recalibrators make of all rows: estimates, or mean class probabilities (n, C).
+Made = TypeVar("Made", Estimates, FloatArray)
 
-class _Rows:
+
+class _Rows(Generic[Made]):
     """Rows of T ≥ 1 tracks of one kind, track after track.
 
     start     (T,) where each begins
     n         number of rows
     unit      nats that [promotion] clip counts in, of this kind
     tails     dimensions in which a track shows how heavy the tails of its errors are
-    factor    what the factors of a recalibrator are
-    every_factor  all of them, where they lie within a band
-    shrinks   why a proven candidate with smaller factors waits
+    shrinking_words  why a proven candidate with smaller factors waits
     """
 
     __slots__ = ()
     start: IntArray
-    factor: ClassVar[str]
-    every_factor: ClassVar[str]
-    shrinks: ClassVar[str]
+    shrinking_words: ClassVar[str]
 
     @property
     def n(self) -> int:
@@ -93,6 +92,41 @@ class _Rows:
         """Numbers of rows of each track, (T,)."""
         return np.diff(np.append(self.start, self.n))
 
+    def differences(
+        self, candidate: AnyMethod, champion: AnyMethod, limits: Limits
+    ) -> tuple[FloatArray, str]:
+        """Scores what each would have forwarded, candidate minus champion, by track.
+
+        Rows on which the champion fails count as they were sent, as they did in the stream. A
+        candidate that fails on any row is not sound.
+
+        limits   of deviations; class probabilities have none
+        returns  (T,) nats, of estimates per dimension, mean over the rows of each track; and why
+                 the candidate could not have been forwarded on every row, and there are zeros, or
+                 '' where it could
+        """
+        made, unsound = self._attempted(candidate, limits)
+        if unsound:
+            return np.zeros(self.start.size), unsound
+        served = self._forwarded(champion, limits)
+        return self.means(self._score(made) - self._score(served)), ""
+
+    def unsound(self, recalibrator: AnyMethod, limits: Limits) -> str:
+        """Says why what a recalibrator makes could not be forwarded; '' where it could."""
+        return self._attempted(recalibrator, limits)[1]
+
+    def _attempted(self, recalibrator: AnyMethod, limits: Limits) -> tuple[Made, str]:
+        """Makes what could be forwarded, and says why any row could not be, or ''."""
+        raise NotImplementedError
+
+    def _forwarded(self, recalibrator: AnyMethod, limits: Limits) -> Made:
+        """Makes what an active recalibrator would forward: rows as sent wherever it fails."""
+        raise NotImplementedError
+
+    def _score(self, made: Made) -> FloatArray:
+        """Scores each row, (n,) nats; higher is better."""
+        raise NotImplementedError
+
     def means(self, rows: FloatArray) -> FloatArray:
         """Averages a value of each row over each track; (n, …) in, (T, …) out."""
         total = np.add.reduceat(rows, self.start, axis=0)
@@ -100,7 +134,7 @@ class _Rows:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class TrackRows(_Rows):
+class TrackRows(_Rows[Estimates]):
     """Estimates of T ≥ 1 tracks of one space.
 
     sent, truth  (n, …), (n, K): track after track
@@ -113,9 +147,7 @@ class TrackRows(_Rows):
     start: IntArray
 
     unit: ClassVar[float] = 1.0
-    factor = "factors on the variance"
-    every_factor = "every factor on the variance"
-    shrinks = "it makes covariances smaller"
+    shrinking_words = "it makes covariances smaller"
 
     @property
     def n(self) -> int:
@@ -137,31 +169,15 @@ class TrackRows(_Rows):
         """Changes nothing."""
         return Identity()
 
-    def differences(
-        self, candidate: AnyMethod, champion: AnyMethod, limits: Limits
-    ) -> tuple[FloatArray, str]:
-        """Scores what each would have forwarded, candidate minus champion, by track.
+    def _attempted(self, recalibrator: AnyMethod, limits: Limits) -> tuple[Estimates, str]:
+        return outcome_of(_gaussian(recalibrator), self.sent, limits)
 
-        Rows on which the champion fails count as they were sent, as they did in the stream. A
-        candidate that fails on any row is not sound.
-
-        returns  (T,) nats per dimension, mean over the rows of each track; and why the candidate
-                 could not have been forwarded on every row, and there are zeros, or '' where it
-                 could
-        """
-        made, unsound = outcome_of(_gaussian(candidate), self.sent, limits)
-        if unsound:
-            return np.zeros(self.start.size), unsound
-        served = forwarded(_gaussian(champion), self.sent, limits)
-        return self.means(self._score(made) - self._score(served)), ""
+    def _forwarded(self, recalibrator: AnyMethod, limits: Limits) -> Estimates:
+        return forwarded(_gaussian(recalibrator), self.sent, limits)
 
     def _score(self, made: Estimates) -> FloatArray:
         error = self.space.error(self.truth, made.mean)
         return np.fmax(joint_log_score(self.space, error, made.covariance), _LOWEST)
-
-    def unsound(self, recalibrator: AnyMethod, limits: Limits) -> str:
-        """Says why what a recalibrator makes could not be forwarded; '' where it could."""
-        return outcome_of(_gaussian(recalibrator), self.sent, limits)[1]
 
     def change(
         self, candidate: AnyMethod, champion: AnyMethod, limits: Limits = ANY_SIZE
@@ -171,9 +187,16 @@ class TrackRows(_Rows):
         made, served = (forwarded(one, self.sent, limits) for one in both)
         return ratios(made, served)
 
-    def factors(self, recalibrator: AnyMethod, limits: Limits = ANY_SIZE) -> tuple[Factor, ...]:
+    def factors(self, recalibrator: AnyMethod) -> tuple[Factor, ...]:
         """Divides the variances that are made by those sent, by dimension."""
-        return factors(forwarded(_gaussian(recalibrator), self.sent, limits), self.sent, self.names)
+        return factors(forwarded(_gaussian(recalibrator), self.sent), self.sent, self.names)
+
+    def said(self, found: Sequence[Factor], within: tuple[float, float] | None = None) -> str:
+        """Says in words what factors are, all within a band or not."""
+        listed = ", ".join(f"{factor.dimension} {factor.typical:.3g}" for factor in found)
+        if within is None:
+            return f"factors on the variance: {listed}"
+        return f"every factor on the variance lies within {within[0]:g} … {within[1]:g}: {listed}"
 
     def band(self, policy: PolicySettings) -> tuple[float, float]:
         """Factors that are left alone."""
@@ -204,7 +227,7 @@ class TrackRows(_Rows):
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class ClassTrackRows(_Rows):
+class ClassTrackRows(_Rows[FloatArray]):
     """Class probabilities of T ≥ 1 tracks of one kind.
 
     log_probabilities  (n, M, C) as sent, track after track
@@ -219,9 +242,7 @@ class ClassTrackRows(_Rows):
 
     # Classes have no tails.
     tails: ClassVar[int] = 0
-    factor = "fitted"
-    every_factor = "what is fitted"
-    shrinks = "it makes the detector surer of its classes"
+    shrinking_words = "it makes the detector surer of its classes"
 
     @property
     def n(self) -> int:
@@ -243,48 +264,40 @@ class ClassTrackRows(_Rows):
         """Changes nothing."""
         return ClassIdentity()
 
-    def differences(
-        self, candidate: AnyMethod, champion: AnyMethod, limits: Limits
-    ) -> tuple[FloatArray, str]:
-        """Scores the probability of the true class, candidate minus champion, by track.
+    def _attempted(self, recalibrator: AnyMethod, limits: Limits) -> tuple[FloatArray, str]:
+        made, sound, fault = self._made(_of_classes(recalibrator))
+        count = int(np.count_nonzero(~sound))
+        if count and not fault:
+            fault = f"made what are no probabilities, of {count} of {self.n} detections"
+        return made, fault
 
-        log p̂_y, p̂ = 1/M Σ_m of the recalibrated opinions, at least log LEAST. Rows on which the
-        champion fails count as they were sent.
+    def _forwarded(self, recalibrator: AnyMethod, limits: Limits) -> FloatArray:
+        made, sound, _ = self._made(_of_classes(recalibrator))
+        return made if sound.all() else np.where(sound[:, None], made, self._made(self.identity)[0])
 
-        returns  (T,) nats, mean over the rows of each track; and why the candidate is not sound,
-                 or ''
-        source   Laves et al. 2019, eq. 25; Gneiting & Raftery 2007, section 4.1 (LogS)
+    def _score(self, made: FloatArray) -> FloatArray:
+        """Scores log p̂_y of the mean p̂ = 1/M Σ_m of recalibrated opinions, at least log LEAST.
+
+        source  Laves et al. 2019, eq. 25; Gneiting & Raftery 2007, section 4.1 (LogS)
         """
-        made, unsound = self._made(_of_classes(candidate))
-        if unsound:
-            return np.zeros(self.start.size), unsound
-        served, fault = self._made(_of_classes(champion))
-        if fault:
-            served = self._made(ClassIdentity())[0]
-        return self.means(self._score(made) - self._score(served)), ""
-
-    def _score(self, mean: FloatArray) -> FloatArray:
-        score: FloatArray = np.log(np.maximum(mean[np.arange(self.n), self.label], LEAST))
+        score: FloatArray = np.log(np.maximum(made[np.arange(self.n), self.label], LEAST))
         return score
 
-    def _made(self, recalibrator: ClassRecalibrator) -> tuple[FloatArray, str]:
-        """Makes mean probabilities (n, C), and says why any of them cannot be forwarded, or ''."""
+    def _made(self, recalibrator: ClassRecalibrator) -> tuple[FloatArray, BoolArray, str]:
+        """Makes mean probabilities (n, C); (n,) where they are sound; and why all of them fail."""
         try:
             made = recalibrator.apply(self.log_probabilities)
+            fault = ""
             if made.shape != self.log_probabilities.shape:
-                return made, f"made the shape {made.shape} of {self.log_probabilities.shape}"
-            mean: FloatArray = made.mean(axis=1)
+                fault = f"made the shape {made.shape} of {self.log_probabilities.shape}"
         except Exception as error:
             # Whatever goes wrong in a method is a finding about it.
-            return self.log_probabilities[:, 0], f"fails: {in_words(error)}"
-        unsound = ~(np.abs(mean.sum(axis=1) - 1) <= _SUM_OFF) | (mean < 0).any(axis=1)
-        count = int(np.count_nonzero(unsound))
-        where = f", of {count} of {self.n} detections"
-        return mean, f"made what are no probabilities{where}" if count else ""
-
-    def unsound(self, recalibrator: AnyMethod, limits: Limits) -> str:
-        """Says why what a recalibrator makes could not be forwarded; '' where it could."""
-        return self._made(_of_classes(recalibrator))[1]
+            fault = f"fails: {in_words(error)}"
+        if fault:
+            return np.zeros((self.n, len(self.names))), np.zeros(self.n, np.bool_), fault
+        mean: FloatArray = made.mean(axis=1)
+        sums_to_1 = np.abs(mean.sum(axis=1) - 1) <= _SUM_OFF
+        return mean, sums_to_1 & (mean >= 0).all(axis=1), ""
 
     def change(
         self, candidate: AnyMethod, champion: AnyMethod, limits: Limits = ANY_SIZE
@@ -299,10 +312,17 @@ class ClassTrackRows(_Rows):
             return np.array([[0.0], [1.0], [np.inf]])
         return np.full((3, 1), ours / theirs)
 
-    def factors(self, recalibrator: AnyMethod, limits: Limits = ANY_SIZE) -> tuple[Factor, ...]:
+    def factors(self, recalibrator: AnyMethod) -> tuple[Factor, ...]:
         """Returns the temperature; none for a method that has none."""
         found = temperature_of(recalibrator)
         return () if found is None else (Factor("temperature", found, found, found),)
+
+    def said(self, found: Sequence[Factor], within: tuple[float, float] | None = None) -> str:
+        """Says in words what the temperature is, within a band or not."""
+        (temperature,) = (f"{factor.typical:.3g}" for factor in found)
+        if within is None:
+            return f"temperature: {temperature}"
+        return f"the temperature {temperature} lies within {within[0]:g} … {within[1]:g}"
 
     def band(self, policy: PolicySettings) -> tuple[float, float]:
         """Temperatures that are left alone."""

@@ -43,12 +43,14 @@ _REMEMBERED = 65536
 _COUNTS_AGAIN = 10
 
 # Rows that may wait to be taken in; at 24,000 a second, those of five seconds.
-_WAITING = 1 << 17
+MOST_WAITING = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
 class ClassKind:
-    """Tells class probabilities apart that are not learned from together.
+    """Names the classes and the number of opinions.
+
+    Tracks of different kinds are never fitted together.
 
     names     C ≥ 2 classes, in the order of the probabilities
     opinions  M
@@ -57,7 +59,7 @@ class ClassKind:
     names: tuple[str, ...]
     opinions: CountFrom1
 
-    # Units of one kind have this in common, whatever it is.
+    # Part of the key of a unit.
     number: ClassVar[int] = 0
 
 
@@ -374,7 +376,7 @@ class OpenTracks:
 
     settings: TrackSettings
     left_out: int = 0
-    most_waiting: int = _WAITING
+    most_waiting: int = MOST_WAITING
     _waiting: deque[AnyLabelled] = field(default_factory=deque)
     _waiting_rows: int = 0
     _time: LabelledTime = field(init=False)

@@ -18,7 +18,7 @@ the heaviest tails that are insured against; see PREMIUMS.
 
 Of classes D is a mean of log z, z = q_y/p_y, q the candidate's probabilities and p the champion's,
 of the true class y. If p is calibrated, the mean of z is Σ p_y q_y/p_y = 1, and a bettor of stake
-s ≤ 0.9 needs no premium beside any candidate, bounded or not: since log z ≤ z − 1 and
+s ≤ 0.9 needs no premium for any candidate, with or without a bound: since log z ≤ z − 1 and
 s (z − 1) ≥ −0.9, max(1 + s log z, 0.1) ≤ 1 + s (z − 1), whose mean is 1. The left side is convex in
 log z, so that this holds for the mean over the rows of a track, however alike they are.
 Sources: Waudby-Smith & Ramdas 2024 (estimating means by betting); Ramdas,

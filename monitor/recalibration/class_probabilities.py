@@ -15,9 +15,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 from annotated_types import Interval, Len
 from scipy.special import logsumexp
 
@@ -137,6 +138,10 @@ class ClassRows(Columns):
     log_probabilities: FloatArray
     label: IntArray
     track: IntArray | None = None
+
+    def arrays(self) -> tuple[npt.NDArray[Any] | None, ...]:
+        """Returns all arrays, None where there is none."""
+        return self.log_probabilities, self.label, self.track
 
     @property
     def n(self) -> int:

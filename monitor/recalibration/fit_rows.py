@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from monitor.frames.detections import Estimates
 from monitor.frames.space import BoolArray, Columns, FloatArray, IntArray, Space
@@ -44,6 +46,18 @@ class FitRows(Columns):
     track: IntArray
     time_s: FloatArray | None = None
     delay_s: FloatArray | None = None
+
+    @classmethod
+    def of(
+        cls, space: Space, mean: FloatArray, covariance: FloatArray, diagonal: IntArray, *rest: Any
+    ) -> FitRows:
+        """Inverts `arrays`; no array is copied but `diagonal`."""
+        return cls(space, Estimates(mean, covariance, diagonal.astype(np.bool_)), *rest)
+
+    def arrays(self) -> tuple[npt.NDArray[Any] | None, ...]:
+        """Returns all arrays, None where there is none."""
+        sent, rest = self.estimates, (self.error, self.track, self.time_s, self.delay_s)
+        return sent.mean, sent.covariance, sent.diagonal, *rest
 
     @property
     def n(self) -> int:

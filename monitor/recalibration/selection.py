@@ -307,6 +307,10 @@ class Selection(Promoted):
         served = (self.by_slice[name] for name in chain if name in self.by_slice)
         return next(served, self.fallback)
 
+    def applied_to(self, chain: Chain, names: tuple[str, ...]) -> Recalibrator:
+        """Finds what is applied to a slice of these dimensions: the identity if it does not fit."""
+        return self.of(chain) if self.dimensions in ((), names) else Identity()
+
     def shares(self, slices: IntArray, chains: Sequence[Chain]) -> Shares:
         """Divides n ≥ 1 rows among the recalibrators; slices (n,) index into chains."""
         return share_out(slices, lambda i: self.of(chains[i]))
@@ -400,6 +404,14 @@ class ClassSelection(Promoted):
         if self.classes:
             return self.classes == class_names
         return self.recalibrator.classes in (None, len(class_names))
+
+    def of(self, chain: Chain) -> ClassRecalibrator:
+        """Returns the recalibrator, the same for all slices."""
+        return self.recalibrator
+
+    def applied_to(self, chain: Chain, names: tuple[str, ...]) -> ClassRecalibrator:
+        """Finds what is applied to these classes: the identity if it does not fit."""
+        return self.of(chain) if self.fits(names) else ClassIdentity()
 
     def apply(self, log_probabilities: FloatArray) -> FloatArray:
         """Recalibrated probabilities of each opinion, (n, M, C); see ClassRecalibrator."""

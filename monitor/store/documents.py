@@ -79,6 +79,8 @@ class Codec(Generic[Value]):
     format    the value of its field "format"; '' where documents have none
     upgrades  by an older format: turns the content of such a document into that of `format`
     lenient   fields that the class does not name are left out, and not refused
+    omits     members that are not written, as b',"name":null' of a default: the release before does
+              not know them
     """
 
     kind: type[Value]
@@ -87,6 +89,7 @@ class Codec(Generic[Value]):
     format: str = ""
     upgrades: Mapping[str, Callable[[Content], Content]] = field(default_factory=dict)
     lenient: bool = False
+    omits: tuple[bytes, ...] = ()
 
     @cached_property
     def _adapter(self) -> TypeAdapter[tuple[Value]]:
@@ -105,6 +108,8 @@ class Codec(Generic[Value]):
         if not text.isascii():  # rare, and to escape takes four times as long
             text = self._adapter.dump_json((value,), ensure_ascii=True)
         text = text[1:-1]
+        for member in self.omits:  # in a string its quotes would be escaped
+            text = text.replace(member, b"")
         if not self.format:
             return text
         first = b'{"format":%b' % json.dumps(self.format).encode("ascii")
@@ -532,5 +537,6 @@ REGISTER_CODEC = Codec(
     "Use the state of before, or promote anew.",
     "calibration-monitor/register/3",
     {"calibration-monitor/register/2": _register_2},
+    omits=(b',"classes":null', b',"tails":true'),
 )
 RECORD_CODEC = Codec(Record, "record", "The record is left out.", lenient=True)

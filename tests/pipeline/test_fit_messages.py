@@ -21,11 +21,13 @@ from monitor.pipeline.fit_process import (
     read_job,
     read_outcome,
 )
-from monitor.promotion.fits import FitJob, FitOutcome
+from monitor.promotion.fits import FitJob, FitOutcome, fit_rows, fit_slices
 from monitor.promotion.records import FitSettings
+from monitor.recalibration.class_scaling import VectorScaling
 from monitor.recalibration.scaling import Objective, VarianceScaling
 from tests import laws
 from tests.promotion.fit_jobs import job_of, rows_of
+from tests.promotion.simulated_tracks import class_tracks
 from tests.recalibration.rows import json_values
 
 # ---- jobs
@@ -86,6 +88,19 @@ def test_a_space_with_angles_and_arrays_that_are_not_in_order_in_memory_arrive_t
     backwards = replace(rows, space=SPACE, error=rows.error[::-1], track=rows.track[::-1])
     found = read_job(written(job_of("variance-scaling", {"car": backwards})))
     laws.assert_same(found.slices["car"], backwards)
+
+
+def test_a_job_of_class_probabilities_and_its_outcome_arrive_beside_one_of_estimates():
+    classes = fit_rows(class_tracks(7, 30, 2.0, opinions=2))
+    job = FitJob(FitSettings(), {"car": rows_of(1), "class probabilities": classes})
+    again = read_job(written(job))
+    for label, rows in job.slices.items():
+        laws.assert_same(again.slices[label], rows)
+    outcome = fit_slices(again)
+    assert read_outcome(outcome_bytes(outcome), job) == outcome
+    other = {**outcome.fitted, "class probabilities": VectorScaling((1.0,) * 5, (0.0,) * 5)}
+    with pytest.raises(ValueError, match="a vector-scaling of 5 classes: a temperature of 5"):
+        read_outcome(outcome_bytes(FitOutcome(other, {})), job)
 
 
 # ---- outcomes

@@ -4,10 +4,7 @@ what becomes of a detector that is too sure, not sure enough, or well again.
 
 from __future__ import annotations
 
-import asyncio
 import math
-from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,14 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from monitor.frames.detections import Limits
-from monitor.frames.frame import Header
-from monitor.pipeline.fit_process import job_pieces, outcome_bytes, read_job, read_outcome
-from monitor.pipeline.fit_rounds import FitRounds
-from monitor.pipeline.learning import CLASS_CHAIN, CLASS_SLICE, job_of
-from monitor.pipeline.promotions import SCHEDULE, Promotions
-from monitor.pipeline.restart import register_of, restore_register
-from monitor.promotion.fits import CannotFit, FitOutcome, NoTracksYet, fit_slices
-from monitor.promotion.records import Happened, PolicySettings, SliceFitted, TrialState
+from monitor.pipeline.learning import CLASS_CHAIN
+from monitor.promotion.records import PolicySettings
 from monitor.promotion.register import judge
 from monitor.promotion.scored import ClassTrackRows, most_lost, rows_of
 from monitor.promotion.tracks import ClassKind, ClassTrack
@@ -34,14 +25,7 @@ from monitor.recalibration.class_probabilities import (
     from_probabilities,
 )
 from monitor.recalibration.class_scaling import Temperature, VectorScaling
-from monitor.recalibration.selection import CLASS_IDENTITY, IDENTITY, ClassSelection
-from monitor.statistics.observations import finished
-from monitor.store.documents import REGISTER_CODEC
-from tests.learnt import XYZ, promotions_of, teach
-from tests.piped import SECOND
-from tests.piped_classes import HEADER, XY, opened, probabilities, recalibrating, sent
 from tests.promotion.simulated_tracks import class_tracks
-from tests.received import frame
 
 LIMITS, HOME = Limits(), ClassIdentity()
 NAMED = {"recalibrator": "", "class_recalibrator": ""}
@@ -130,34 +114,39 @@ def test_beside_a_calibrated_champion_no_stake_gains_whatever_the_candidate(raw,
 
 
 class Spoilt(ClassRecalibrator):
-    """Makes no probabilities of a row."""
+    """Doubles the temperature, and makes no probabilities of row 3."""
 
     method = "spoilt"
 
     def apply(self, log_probabilities):
-        made = np.exp(log_probabilities)
+        made = Temperature(2.0).apply(log_probabilities)
         made[3, :, 1] = np.nan
         return made
 
 
-def test_a_candidate_that_spoils_a_row_is_not_sound_and_a_champion_counts_as_sent():
+def test_a_candidate_that_spoils_a_row_is_not_sound_and_of_a_champion_that_row_counts_as_sent():
     rows = rows_of(class_tracks(2, 3))
     found, unsound = rows.differences(Spoilt(), HOME, LIMITS)
     assert unsound == f"made what are no probabilities, of 1 of {rows.n} detections"
     assert found.tolist() == [0.0] * 3
     found, unsound = rows.differences(HOME, Spoilt(), LIMITS)
-    assert (found.tolist(), unsound) == ([0.0] * 3, "")
+    sent, label = np.exp(rows.log_probabilities), (np.arange(rows.n), rows.label)
+    served = Temperature(2.0).apply(rows.log_probabilities).mean(axis=1)
+    served[3] = sent.mean(axis=1)[3]
+    gain = np.log(sent.mean(axis=1)[label] / served[label])
+    np.testing.assert_allclose(found, rows.means(gain), rtol=1e-9)
+    assert unsound == "" and np.all(found != 0)
 
 
 @pytest.mark.parametrize(
     ("fitted", "champion", "candidate", "shrinks", "words"),
     [
-        (2.0, 1.0, 2.0, False, "fitted: temperature 2"),
-        (0.5, 1.0, 0.5, True, "fitted: temperature 0.5"),
-        (1.24, 1.0, None, False, "lies within 0.8 … 1.25: temperature 1.24; nothing to correct"),
-        (0.9, 2.0, 1.0, True, "temperature 0.9; back to what is sent"),
+        (2.0, 1.0, 2.0, False, "temperature: 2"),
+        (0.5, 1.0, 0.5, True, "temperature: 0.5"),
+        (1.24, 1.0, None, False, "the temperature 1.24 lies within 0.8 … 1.25; nothing to correct"),
+        (0.9, 2.0, 1.0, True, "the temperature 0.9 lies within 0.8 … 1.25; back to what is sent"),
         (2.1, 2.0, None, False, "none changes by more than 1.1"),
-        (1.5, 2.0, 1.5, True, "temperature 1.5"),
+        (1.5, 2.0, 1.5, True, "temperature: 1.5"),
     ],
 )
 def test_what_is_tried_of_a_temperature(fitted, champion, candidate, shrinks, words):
@@ -168,137 +157,3 @@ def test_what_is_tried_of_a_temperature(fitted, champion, candidate, shrinks, wo
     assert (found.candidate, found.shrinks) == (expected, shrinks)
     assert words in found.reason
     assert [factor.typical for factor in found.factors] == [fitted]
-
-
-# ---- a sidecar
-
-
-def of_classes(**promotion) -> Promotions:
-    promotions = promotions_of(**promotion)
-    promotions.learning.learn_classes(class_tracks(0, 1)[0].kind)
-    return promotions
-
-
-def drive(promotions: Promotions, some: Sequence[ClassTrack], every: int = 25) -> None:
-    """Tracks, with a fit of what is due after so many."""
-    for start in range(0, len(some), every):
-        teach(promotions, some[start : start + every])
-        if due := promotions.learning.due():
-            settings = promotions.learning.settings
-            job, entries = job_of(due, settings.fits, LIMITS, settings.policy)
-            outcome = fit_slices(job)
-            finished(promotions.begin(entries, outcome, SCHEDULE))
-
-
-def happened(promotions: Promotions) -> list[Happened]:
-    return [record.what for record in promotions.records(1000)]
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_who_is_too_sure_is_softened_and_left_alone_when_well_again(seed):
-    promotions = of_classes(mode="automatic")
-    drive(promotions, class_tracks(seed, 150, 2.0))
-    promoted = next(one for one in promotions.records(9) if one.what is Happened.PROMOTED)
-    assert {record.slice for record in promotions.records(9)} == {NAME}
-    assert promoted.factors[0].dimension == "temperature"
-    active = promotions.recalibrators.class_selection
-    assert active.classes == tuple("abcde")
-    assert isinstance(active.recalibrator, Temperature)
-    assert 1.4 < active.recalibrator.temperature < 2.4
-    # Its evidence is of tracks after those it was fitted on.
-    assert promoted.evidence is not None and promoted.evidence.tracks <= 100
-    drive(promotions, class_tracks(seed + 100, 500, begin_ns=10**13))
-    assert Happened.ROLLED_BACK in happened(promotions)
-    assert promotions.recalibrators.class_selection == CLASS_IDENTITY
-    assert promotions.recalibrators.selection == IDENTITY
-
-
-def test_a_calibrated_detector_is_left_alone_and_one_not_sure_enough_waits_for_approval():
-    healthy, unsure = of_classes(mode="automatic"), of_classes(mode="automatic")
-    drive(healthy, class_tracks(1, 600))
-    assert Happened.PROMOTED not in happened(healthy)
-    drive(unsure, class_tracks(1, 300, 0.5))
-    assert happened(unsure)[:2] == [Happened.BEGAN, Happened.PROVEN]
-    assert unsure.recalibrators.class_selection == CLASS_IDENTITY
-    (standing,) = unsure.trials()
-    assert (standing.slice, standing.state) == (NAME, TrialState.PROVEN)
-    assert "surer of its classes" in unsure.records(9)[1].reason
-    record = unsure.promote(standing.version, "anna")
-    assert record.after == standing.version == unsure.recalibrators.class_selection.version
-    back = unsure.rollback(ClassSelection, "", "anna")
-    assert (back.before, back.after) == (standing.version, CLASS_IDENTITY.version)
-
-
-def test_a_restart_goes_on_with_the_trial():
-    promotions = of_classes(mode="automatic")
-    drive(promotions, class_tracks(4, 25, 2.0))
-    teach(promotions, class_tracks(5, 8, 2.0, begin_ns=10**12))
-    (standing,) = promotions.trials()
-    assert standing.state is TrialState.RUNNING and standing.evidence.tracks == 8
-    state = REGISTER_CODEC.read(REGISTER_CODEC.write(register_of(promotions, NAMED)))
-    again, known = promotions_of(mode="automatic"), promotions.recalibrators.known
-    restore_register(again, NAMED, state, dict(known), promotions.records(9))
-    assert again.trials() == promotions.trials()
-    assert again.learning.class_kind == promotions.learning.class_kind
-    more = class_tracks(6, 60, 2.0, begin_ns=10**13)
-    teach(promotions, more)
-    teach(again, more)
-    assert again.records(1)[0].what is Happened.PROMOTED
-    assert again.records(1)[0].after == promotions.records(1)[0].after
-
-
-def test_probabilities_as_sent_and_their_labels_become_tracks_of_the_first_classes():
-    pipeline = recalibrating(ClassSelection((), Temperature(3.0)))
-    stream, others = (opened(pipeline, one) for one in (HEADER, Header("other", XY, ("a", "b"))))
-    for number in range(3):
-        stamp_ns = (1 + number) * SECOND // 2
-        # One of the track has no label, and other classes come too late to be learned from.
-        rows = [sent(1 + number, number, opinions=2), sent(101 + number, opinions=2)]
-        rows = [replace(row, upstream_track=7) for row in rows]
-        pipeline.process(stream, frame(rows, number, stamp_ns))
-        other = replace(sent(1, 1, classes=2), upstream_track=7)
-        pipeline.process(others, frame([other], number, stamp_ns))
-    pipeline.process(stream, frame([sent(1, 1, opinions=2)], 9, 20 * SECOND))
-    (track,) = finished(pipeline.learning.whole())[CLASS_SLICE]
-    assert isinstance(track, ClassTrack)
-    assert track.kind == pipeline.learning.class_kind == ClassKind(HEADER.classes, 2)
-    expected = [np.reshape(probabilities(1 + number, 2), (2, 3)) for number in range(3)]
-    np.testing.assert_allclose(track.probabilities, expected, rtol=1e-12)
-    assert track.label.tolist() == [0, 1, 2]
-    assert track.stamp_ns.tolist() == [SECOND // 2, SECOND, 3 * SECOND // 2]
-
-
-def test_people_fit_classes_in_a_process_of_its_own_and_each_kind_by_its_own_methods():
-    promotions = of_classes()
-    promotions.pipeline.slices.index(XYZ, "lidar", "car")
-    teach(promotions, class_tracks(8, 30, 2.0))
-
-    async def asked(slices: Sequence[str], method: str) -> tuple[SliceFitted, ...]:
-        return await FitRounds(promotions).asked(slices, method, "anna")
-
-    for slices, method in (([NAME], "variance-scaling"), (["car"], "temperature")):
-        with pytest.raises(CannotFit, match=f"method '{method}' is of "):
-            asyncio.run(asked(slices, method))
-    with pytest.raises(NoTracksYet):
-        asyncio.run(asked([], "variance-scaling"))
-    (fitted,) = asyncio.run(asked([], "temperature"))
-    assert (fitted.slice, fitted.tracks) == (NAME, 30)
-    assert fitted.version == promotions.trials()[0].version
-    assert fitted.factors[0].typical > 1.4
-
-
-def test_a_job_and_its_outcome_go_to_and_fro_beside_one_of_estimates():
-    promotions = of_classes()
-    teach(promotions, class_tracks(7, 30, 2.0, opinions=1))
-    settings = promotions.learning.settings.fits
-    job, (entry,) = job_of(promotions.learning.asked([NAME]), settings, LIMITS)
-    assert entry.chain == CLASS_CHAIN
-    again = read_job(b"".join(job_pieces(job)))
-    ours, theirs = job.slices[NAME], again.slices[NAME]
-    for name in ("log_probabilities", "label", "track"):
-        np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
-    outcome = fit_slices(again)
-    assert read_outcome(outcome_bytes(outcome), job) == outcome
-    other = FitOutcome({NAME: VectorScaling((1.0,) * 5, (0.0,) * 5)}, {})
-    with pytest.raises(ValueError, match="a vector-scaling of 5 classes: a temperature of 5"):
-        read_outcome(outcome_bytes(other), job)

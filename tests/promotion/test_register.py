@@ -496,12 +496,10 @@ def test_a_wrong_value_of_a_state_is_refused_with_its_place(path, value, named):
         REGISTER_CODEC.read(changed(path, value))
 
 
-def test_a_state_of_the_format_before_is_read():
+def test_a_state_of_the_format_before_is_read_and_without_classes_it_has_no_keys_of_theirs():
     second = (Path(__file__).parent / "register_2.json").read_bytes()
     again = REGISTER_CODEC.write(REGISTER_CODEC.read(second))
     content = json.loads(second)
     assert content.pop("entry") == 7
-    for entry in (*(one["trial"] for one in content["trials"]), *content["guards"]):
-        entry["clip"]["tails"] = True
-    newer = {"format": "calibration-monitor/register/3", "classes": None}
-    assert json.loads(again) == content | newer
+    # The release before reads it, so that the software can be rolled back.
+    assert json.loads(again) == content | {"format": "calibration-monitor/register/3"}

@@ -84,6 +84,17 @@ def test_a_fault_is_found_compensated_and_the_way_back_taken_when_it_ends(tmp_pa
         assert np.array_equal(traffic.forwarded, traffic.sent)
         traffic.close()
 
+        camera = Traffic(sidecar, tuple("abcde"), stream="camera", too_sure=2.0)
+        classes = "class probabilities"
+        drive(camera, until=lambda: watcher.of(PROMOTED, slice=classes), tracks=3000)
+        (softer,) = watcher.of(PROMOTED, slice=classes)
+        assert softer.version.startswith("temperature-")
+        assert softer.version in {one.version for one in listed(sidecar).recalibrators}
+        trial = f'slice="{classes}",state="guard"'
+        assert eventually(lambda: any(trial in one for one in series(sidecar, "trial_tracks")))
+        assert classes in sidecar.get("/")
+        camera.close()
+
 
 # `python -m monitor.pipeline.fit_process` finds this on its PYTHONPATH: it hangs as it begins to
 # fit, by when it has its job and watches its parent.
