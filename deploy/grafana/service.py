@@ -149,7 +149,7 @@ LEFT_OUT = {
     """Frames and detections that count for less
     A second. overflow: more slices than `[statistics] max_slices`; late: behind the watermark of
     their stream; dropped: enlarge `[pending] disk_bytes`; without their truth: their frame was
-    labelled, they were not; not learned from: raise `[promotion] open_tracks`. Healthy: 0 but for
+    labelled, they were not; not learned from: docs/metrics.md says why. Healthy: 0 but for
     without their truth.""": graph(
         {name: f"sum(rate({of(metric)}[5m]))" for name, metric in _COUNTED_LESS.items()}, _A_SECOND
     ),
