@@ -22,7 +22,7 @@ from monitor.commands.recordings import (
     sound_rows,
     to_standard_error,
 )
-from monitor.frames.classes import BEYOND, OFF_ONE
+from monitor.frames.classes import are_probabilities
 from monitor.frames.detections import Estimates
 from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
 from monitor.recalibration.class_probabilities import from_logits, from_probabilities
@@ -321,19 +321,20 @@ def opinions_of(recording: ClassRecording) -> tuple[FloatArray, BoolArray]:
     """(N, M, C) log-probabilities, of the logits where there are some; (N,) which can be used.
 
     The rules are those for received frames. A logit of −infinity is a probability of 0; NaN,
-    +infinity and nothing but −infinity have no softmax. Probabilities lie in [0, 1] to BEYOND, and
-    add up to 1 to OFF_ONE.
+    +infinity and nothing but −infinity have no softmax.
     """
+    usable = usable_opinions(recording)
     with np.errstate(invalid="ignore", over="ignore"):
         if recording.logits is not None:
-            logits = _each_opinion(recording.logits)
-            # The highest of C logits is finite unless there is no softmax of them.
-            usable = np.asarray(np.isfinite(logits.max(axis=2)).all(axis=1))
-            return from_logits(logits), usable
-        values = _each_opinion(_probabilities(recording))
-        sound: BoolArray = (np.abs(values.sum(axis=2) - 1) <= OFF_ONE).all(axis=1)
-        sound &= ((values >= -BEYOND) & (values <= 1 + BEYOND)).all(axis=(1, 2))
-        return from_probabilities(values), sound
+            return from_logits(_each_opinion(recording.logits)), usable
+        return from_probabilities(_each_opinion(_probabilities(recording))), usable
+
+
+def usable_opinions(recording: ClassRecording) -> BoolArray:
+    """Tells which rows have sound opinions alone, (N,)."""
+    opinions = _each_opinion(_probabilities(recording))
+    usable: BoolArray = are_probabilities(opinions.transpose(2, 0, 1)).all(axis=1)
+    return usable
 
 
 def _probabilities(recording: ClassRecording) -> FloatArray:

@@ -25,6 +25,7 @@ from monitor.commands.apply import (
     recalibrate_gaussians,
     remarks_on,
     swept,
+    usable_opinions,
 )
 from monitor.commands.conditions import holding, read_condition
 from monitor.commands.evaluation_tables import (
@@ -573,7 +574,7 @@ def _streamed(
 
 def _class_verdict(recording: ClassRecording) -> ClassVerdict | None:
     """Judges the rows with a true class and usable probabilities; None without any."""
-    usable = np.isfinite(recording.probabilities).all(axis=1)
+    usable = usable_opinions(recording)
     usable &= (recording.label >= 0) & (recording.label < recording.probabilities.shape[1])
     if not usable.any():
         return None

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from monitor.config import Config, InvalidConfiguration, Mode
 from monitor.frames.cholesky import add_up
+from monitor.frames.classes import are_probabilities
 from monitor.frames.detections import Estimates, Examined, FrameBatch, Reason
 from monitor.frames.frame import AnswerExtras, Header, UncertainBy
 from monitor.frames.reasons import Notice
@@ -389,15 +390,18 @@ def recalibrate_classes(
     mean = _attempt(what, lambda: _mean_of(classes, opinions[rows]), header, counters)
     if mean is None:
         mean = np.full((rows.size, opinions.shape[2]), np.nan)
-    finite = np.isfinite(mean).all(axis=1)
-    made, failed = rows[finite], batch.rows[rows[~finite]]
+    sound = are_probabilities(mean.T)
+    made, failed = rows[sound], batch.rows[rows[~sound]]
     account.recalibrated += made.size
     account.failed += failed.size
-    notices = (_failed_notice("class_probabilities", failed),) if failed.size else ()
+    notices = tuple[Notice, ...]()
+    if failed.size:
+        within = "within [0, 1] that add up to 1"
+        notices = (_failed_notice("class_probabilities", within, failed),)
     if made.size == 0:
         return None, notices
     probabilities = np.full((opinions.shape[0], opinions.shape[2]), np.nan)
-    probabilities[made] = mean[finite]
+    probabilities[made] = mean[sound]
     return probabilities, notices
 
 
@@ -423,12 +427,12 @@ def _mean_of(classes: ClassSelection, opinions: FloatArray) -> FloatArray:
     return mean
 
 
-def _failed_notice(field: str, rows: IntArray) -> Notice:
-    """Makes the notice of a field that the recalibrator failed to make for rows (n ≥ 1,)."""
+def _failed_notice(field: str, sound: str, rows: IntArray) -> Notice:
+    """Makes the notice of a field that the recalibrator failed to make sound for rows (n ≥ 1,)."""
     return Notice(
         Reason.RECALIBRATOR_FAILED,
         field,
-        "the promoted recalibrator gave none that are finite: absent; promote another.",
+        f"the promoted recalibrator gave none {sound}: absent; promote another.",
         rows.size,
         int(rows[0]),
     )
@@ -517,7 +521,7 @@ def answer_extras(
                 quantiles = frame.in_frame(made, None if finite.all() else finite, np.nan)
         failed = batch.rows[sound & ~finite]
         if failed.size:
-            notices += (_failed_notice("quantiles", failed),)
+            notices += (_failed_notice("quantiles", "that are finite", failed),)
     rejected = _attempt("flags", frame.rejected, header, counters)
     if rejected is not None:
         counters.count_uncertain(rejected)
