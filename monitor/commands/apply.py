@@ -333,8 +333,7 @@ def opinions_of(recording: ClassRecording) -> tuple[FloatArray, BoolArray]:
 def usable_opinions(recording: ClassRecording) -> BoolArray:
     """Tells which rows have sound opinions alone, (N,)."""
     opinions = _each_opinion(_probabilities(recording))
-    usable: BoolArray = are_probabilities(opinions.transpose(2, 0, 1)).all(axis=1)
-    return usable
+    return np.asarray(are_probabilities(opinions.transpose(2, 0, 1)).all(axis=1))
 
 
 def _probabilities(recording: ClassRecording) -> FloatArray:

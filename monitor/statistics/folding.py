@@ -316,10 +316,10 @@ def _observed_classes(chunk: Sequence[MatchedClasses]) -> Generator[None, None, 
     if not made:
         return Stages(raw, raw)
     yield
-    likely = np.concatenate(made)
+    recalibrated = np.concatenate(made)
     # What no recalibrator made goes on as it was sent: both stages are of the same detections.
-    likely = np.where(are_probabilities(likely.T)[:, None], likely, mean)
-    return Stages(raw, observe_classes(likely, label))
+    recalibrated = np.where(are_probabilities(recalibrated.T)[:, None], recalibrated, mean)
+    return Stages(raw, observe_classes(recalibrated, label))
 
 
 # Frames that are looked at, and slices that change, in one step of a fold; and folds of matched
