@@ -6,7 +6,7 @@ Nothing is fitted here. Which rows of a file are recalibrated is chosen in `reco
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -37,9 +37,6 @@ from monitor.recalibration.recalibrator import (
 )
 from monitor.recalibration.rejection import normalised_entropy
 from monitor.recalibration.selection import AnySelection, Chain, ClassSelection, Selection
-from monitor.recalibration.temperature_sweep import Sweep, temperature_sweep
-from monitor.statistics.class_evaluation import ClassEvaluation
-from monitor.statistics.class_statistics import NO_TRUTH
 from monitor.statistics.exact_engine import OwnDistributions, generalised_deviation
 from monitor.statistics.measures import TAU, Marginals
 from monitor.store.class_recordings import ClassRecording, read_class_recording, write_classes
@@ -387,25 +384,6 @@ def recalibrate_classes(selection: ClassSelection, recording: ClassRecording) ->
         probabilities=made.mean(axis=1) if several else made,
         opinions=made if several else None,
         logits=None,
-    )
-
-
-def swept(
-    recording: ClassRecording,
-    measured: Callable[[ClassRecording], ClassEvaluation],
-    done: Callable[[float], object],
-) -> Sweep:
-    """Measures the rows that are usable and have a true class at each temperature of the grid.
-
-    done  is told of how many further rows at a temperature
-    """
-    log_probabilities, usable = opinions_of(recording)
-    usable &= recording.label != NO_TRUTH
-    # A copy of what may be the largest array there is only if it is smaller.
-    kept = log_probabilities if usable.all() else log_probabilities[usable]
-    labelled = replace(recording, label=recording.label[usable], opinions=None, logits=None)
-    return temperature_sweep(
-        kept, lambda made: measured(replace(labelled, probabilities=made)), done=done
     )
 
 
