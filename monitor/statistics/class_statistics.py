@@ -69,7 +69,7 @@ _SCALE = 2.0**-EXPONENT
 
 @dataclass(frozen=True, slots=True)
 class ClassRows:
-    """N rows with truth and a usable probability vector over C classes.
+    """N rows with truth and a usable opinion over C classes.
 
     probabilities  (C, N), in [0, 1]
     label          (N,) the true class
