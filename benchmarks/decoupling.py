@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from scipy.special import softmax
 
+from monitor.commands.evaluate.sweep import written_temperature
 from monitor.figures.svg import STYLE
 from monitor.figures.sweep import Curve, temperature_sweep_figure
 from monitor.frames.space import FloatArray
@@ -112,7 +113,7 @@ def best_temperatures(sweeps: Mapping[str, Sweep]) -> str:
     """Writes the T of each measure and classifier as a table of Markdown."""
     lines = [f"| best T | {' | '.join(sweeps)} |", f"| --- {'| --- ' * len(sweeps)}|"]
     for name, words in MEASURES.items():
-        cells = (sweep.told(sweep.best[name]) for sweep in sweeps.values())
+        cells = (written_temperature(sweep, sweep.best[name]) for sweep in sweeps.values())
         lines.append(f"| {words} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -124,7 +125,7 @@ def best_by_class(sweep: Sweep) -> str:
     lines.append(f"| --- | --- {'| --- ' * len(BY_CLASS)}|")
     by_class = sweep.best_by_class
     for c in [*order[:3].tolist(), *order[-3:].tolist()]:
-        cells = (sweep.told(float(by_class[name][c])) for name in BY_CLASS)
+        cells = (written_temperature(sweep, float(by_class[name][c])) for name in BY_CLASS)
         lines.append(f"| {c} | {sweep.n_by_class[c]:,} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -168,6 +168,7 @@ def test_the_readme_is_short():
     assert len(README.encode()) <= 9000
 
 
+@pytest.mark.campaign
 def test_the_picture_and_tables_of_disagreeing_measures_are_what_the_code_makes():
     sweeps = {name: decoupling.swept(one) for name, one in decoupling.CLASSIFIERS.items()}
     page = (ROOT / "docs" / "class_measures.md").read_text("utf-8")

@@ -6,7 +6,7 @@ Nothing is fitted here. Which rows of a file are recalibrated is chosen in `reco
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from monitor.commands.recordings import (
     sound_rows,
     to_standard_error,
 )
-from monitor.frames.classes import BEYOND, OFF_ONE
+from monitor.frames.classes import are_probabilities
 from monitor.frames.detections import Estimates
 from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
 from monitor.recalibration.class_probabilities import from_logits, from_probabilities
@@ -37,9 +37,6 @@ from monitor.recalibration.recalibrator import (
 )
 from monitor.recalibration.rejection import normalised_entropy
 from monitor.recalibration.selection import AnySelection, Chain, ClassSelection, Selection
-from monitor.recalibration.temperature_sweep import Sweep, temperature_sweep
-from monitor.statistics.class_evaluation import ClassEvaluation
-from monitor.statistics.class_statistics import NO_TRUTH
 from monitor.statistics.exact_engine import OwnDistributions, generalised_deviation
 from monitor.statistics.measures import TAU, Marginals
 from monitor.store.class_recordings import ClassRecording, read_class_recording, write_classes
@@ -321,19 +318,19 @@ def opinions_of(recording: ClassRecording) -> tuple[FloatArray, BoolArray]:
     """(N, M, C) log-probabilities, of the logits where there are some; (N,) which can be used.
 
     The rules are those for received frames. A logit of −infinity is a probability of 0; NaN,
-    +infinity and nothing but −infinity have no softmax. Probabilities lie in [0, 1] to BEYOND, and
-    add up to 1 to OFF_ONE.
+    +infinity and nothing but −infinity have no softmax.
     """
+    usable = usable_opinions(recording)
     with np.errstate(invalid="ignore", over="ignore"):
         if recording.logits is not None:
-            logits = _each_opinion(recording.logits)
-            # The highest of C logits is finite unless there is no softmax of them.
-            usable = np.asarray(np.isfinite(logits.max(axis=2)).all(axis=1))
-            return from_logits(logits), usable
-        values = _each_opinion(_probabilities(recording))
-        sound: BoolArray = (np.abs(values.sum(axis=2) - 1) <= OFF_ONE).all(axis=1)
-        sound &= ((values >= -BEYOND) & (values <= 1 + BEYOND)).all(axis=(1, 2))
-        return from_probabilities(values), sound
+            return from_logits(_each_opinion(recording.logits)), usable
+        return from_probabilities(_each_opinion(_probabilities(recording))), usable
+
+
+def usable_opinions(recording: ClassRecording) -> BoolArray:
+    """Tells which rows have sound opinions alone, (N,)."""
+    opinions = _each_opinion(_probabilities(recording))
+    return np.asarray(are_probabilities(opinions.transpose(2, 0, 1)).all(axis=1))
 
 
 def _probabilities(recording: ClassRecording) -> FloatArray:
@@ -387,25 +384,6 @@ def recalibrate_classes(selection: ClassSelection, recording: ClassRecording) ->
         probabilities=made.mean(axis=1) if several else made,
         opinions=made if several else None,
         logits=None,
-    )
-
-
-def swept(
-    recording: ClassRecording,
-    measured: Callable[[ClassRecording], ClassEvaluation],
-    done: Callable[[float], object],
-) -> Sweep:
-    """Measures the rows that are usable and have a true class at each temperature of the grid.
-
-    done  is told of how many further rows at a temperature
-    """
-    log_probabilities, usable = opinions_of(recording)
-    usable &= recording.label != NO_TRUTH
-    # A copy of what may be the largest array there is only if it is smaller.
-    kept = log_probabilities if usable.all() else log_probabilities[usable]
-    labelled = replace(recording, label=recording.label[usable], opinions=None, logits=None)
-    return temperature_sweep(
-        kept, lambda made: measured(replace(labelled, probabilities=made)), done=done
     )
 
 

@@ -1,4 +1,4 @@
-"""Writes evaluations for people: verdicts first, then a table with its legend, then all measures.
+"""Writes evaluations of Gaussians for people: verdicts, a table with its legend, all measures.
 
 Tables are at most 100 columns wide. What is said of a verdict is in `statistics.verdicts`; nothing
 is measured here.
@@ -11,12 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from monitor.commands.options import shown, table
+from monitor.commands.options import table
 from monitor.commands.recordings import Usable
-from monitor.figures.svg import Figure
-from monitor.figures.sweep import Curve, temperature_sweep_figure
-from monitor.recalibration.temperature_sweep import BY_CLASS, MEASURES, SCORES, Sweep, agreement
-from monitor.statistics.class_evaluation import ClassEvaluation
 from monitor.statistics.measures import DimensionMeasures, Evaluation, JointMeasures
 from monitor.statistics.verdicts import Verdict
 
@@ -25,21 +21,6 @@ _NAME, _CELL = 10, 10
 
 # Levels whose coverage is shown: those of the grid nearest to them.
 _SHOWN = (0.5, 0.9, 0.95)
-
-# Heads and fields of the lines of the table.
-_LINES = (
-    (
-        "accuracy  NLL  Brier  sharpness  overconf.  underconf.",
-        "accuracy  nll  brier  sharpness  overconfidence  underconfidence",
-    ),
-    ("ECE  ECE_2  MCE  ACE  cECE  CCQS", "ece  ece2  mce  ace  cece  ccqs"),
-    (
-        "entropy  UCE  cUCE  UCQS  aleatoric  epistemic",
-        "entropy  uce_entropy  cuce  ucqs  aleatoric  epistemic",
-    ),
-)
-
-_SORTS = (("variation ratio", ""), ("entropy", "_entropy"), ("cross-entropy", "_cross_entropy"))
 
 # Verdicts that are said unless all are asked for.
 _MOST_VERDICTS = 24
@@ -53,22 +34,6 @@ RMSE     root of the mean squared error, mean σ beside it, in the unit of the d
 ENCE     mean of |σ − RMSE| / σ over bins of alike σ; floor: what calibrated errors would read
 QCE      mean of |share of errors within the central τ interval − τ| over τ and bins: 0 is best
 in 95 %  share of errors within the 95 % interval of their σ"""
-
-
-_CLASS_LEGEND = """\
-ECE      mean of |share of right classes − confidence| over bins; ECE_2 its root mean square, MCE
-         the largest, ACE without weights, cECE the mean over classes, each against the others: 0
-CCQS     1 − 4 times the area between confidence and the share of right classes: 1 is calibrated
-UCE      as ECE, of entropy and the share of wrong classes, and not 0 of calibrated rows: watch its
-         change; cUCE the mean over predicted classes, UCQS as CCQS
-AUSE     area between the error left when the rows said to be most uncertain are taken out, and that
-         when the worst are: 0 is the best order"""
-
-
-_SWEEP_LEGEND = """\
-best at  T between 0.1 and 10 that makes the measure lowest, CCQS and UCQS highest; ≤ or ≥ at an
-         end, – where no T changes it. AUSE V, S, CE: by variation ratio, entropy, cross-entropy
-by class ECE of the class against the others; UCE and AUSE of the rows that are predicted as it"""
 
 
 def verdict_lines(verdicts: Sequence[Verdict], *, full: bool) -> str:
@@ -126,13 +91,13 @@ def summary(groups: Mapping[str, Evaluation], verdicts: Sequence[Verdict]) -> st
                 f"{verdict.group} {verdict.dimension}".strip(),
                 f"{verdict.rows:,}",
                 f"{verdict.worth:,.0f}",
-                _short(verdict.factor),
+                short(verdict.factor),
                 f"{lower:.2f} to {upper:.2f}" if verdict.enough else "–",
-                _short(verdict.rmse),
-                _short(found.mean_sigma),
-                _short(found.ence),
-                _short(found.ence_noise_floor),
-                _short(found.qce),
+                short(verdict.rmse),
+                short(found.mean_sigma),
+                short(found.ence),
+                short(found.ence_noise_floor),
+                short(found.qce),
                 _share(float(np.interp(0.95, found.tau, found.picp_by_tau))),
             )
         )
@@ -164,8 +129,8 @@ def _variances(evaluation: Evaluation) -> str:
     outside = []
     for name, found in evaluation.dimensions.items():
         bins, floors = found.bins, (found.ence_noise_floor, found.ence_noise_floor_gaussian)
-        cells = [*map(_short, (found.ence, *floors, found.kurtosis)), f"{found.n_eff:.0f}"]
-        cells += map(_short, (found.uce, found.rmse, found.rmv))
+        cells = [*map(short, (found.ence, *floors, found.kurtosis)), f"{found.n_eff:.0f}"]
+        cells += map(short, (found.uce, found.rmse, found.rmv))
         lines.append(_line(name, [*cells, str(np.count_nonzero(bins.n))]))
         if bins.below + bins.above:
             outside.append(f"{name}: {bins.below} rows below the range, {bins.above} above")
@@ -178,9 +143,9 @@ def _likelihood(evaluation: Evaluation) -> str:
     for name, found in evaluation.dimensions.items():
         values = [found.nll, found.pinball, found.bias, found.c_v, found.sharpness]
         values += [found.std_scaling, found.mpiw]
-        lines.append(_line(name, map(_short, values)))
-    lines.append(_line("joint", [_short(evaluation.joint.nll)]))
-    lowest, highest, mean = map(_short, evaluation.joint.deviation)
+        lines.append(_line(name, map(short, values)))
+    lines.append(_line("joint", [short(evaluation.joint.nll)]))
+    lowest, highest, mean = map(short, evaluation.joint.deviation)
     return "\n".join([*lines, f"σ_G: {lowest} to {highest}, mean {mean}"])
 
 
@@ -189,7 +154,7 @@ def _nees(evaluation: Evaluation) -> str:
     lines = [_line("NEES", heads)]
     for name, found in _with_joint(evaluation):
         intervals = (*found.nees_interval, *found.nees_interval_n_eff)
-        cells = map(_short, (found.nees_mean, found.nees_median_ratio, *intervals))
+        cells = map(short, (found.nees_mean, found.nees_median_ratio, *intervals))
         lines.append(_line(name, [*cells, f"{found.n:.0f}", f"{found.n_eff:.0f}"]))
     joint = evaluation.joint
     return "\n".join([*lines, f"joint, {joint.k} dimensions: NEES/K {joint.nees_over_k:.5f}"])
@@ -203,7 +168,7 @@ def _quantiles(evaluation: Evaluation) -> str:
     for name, found in _with_joint(evaluation):
         by_tau = found.coverage_by_tau if isinstance(found, JointMeasures) else found.picp_by_tau
         values = (found.qce, found.qce_marginal, found.calibration_area)
-        lines.append(_line(name, [*map(_short, values), *(_share(by_tau[i]) for i in levels)]))
+        lines.append(_line(name, [*map(short, values), *(_share(by_tau[i]) for i in levels)]))
     return "\n".join(lines)
 
 
@@ -215,7 +180,7 @@ def _order(evaluation: Evaluation) -> str:
         crps = math.nan if isinstance(found, JointMeasures) else found.crps
         values = (found.ucs, crps, found.ause, found.ause_relative)
         left = np.sqrt(found.rejection.mean_squared_error[list(at)])
-        lines.append(_line(name, map(_short, (*values, *left.tolist()))))
+        lines.append(_line(name, map(short, (*values, *left.tolist()))))
     return "\n".join([*lines, "x % out: RMSE of the rows left when those of the highest σ are out"])
 
 
@@ -223,7 +188,7 @@ def _with_joint(evaluation: Evaluation) -> list[tuple[str, DimensionMeasures | J
     return [*evaluation.dimensions.items(), ("joint", evaluation.joint)]
 
 
-def _short(value: float) -> str:
+def short(value: float) -> str:
     if math.isnan(value):
         return "–"
     text = f"{value:.4g}"
@@ -236,75 +201,3 @@ def _share(value: float) -> str:
 
 def _line(name: str, cells: Iterable[str]) -> str:
     return f"{name[:_NAME]:<{_NAME}}" + "".join(f"{cell:>{_CELL}}" for cell in cells)
-
-
-def class_table(evaluation: ClassEvaluation) -> str:
-    """Writes the measures for the terminal; those by class are in the JSON only."""
-    lines = [
-        f"{evaluation.n} rows with a true class of {evaluation.classes}, "
-        f"{evaluation.without_truth} without, {evaluation.refused} refused"
-    ]
-    for heads, fields in _LINES:
-        lines.append("".join(f"{head:>12}" for head in heads.split()))
-        lines.append("".join(f"{getattr(evaluation, field):12.4g}" for field in fields.split()))
-    lines.append(f"{'AUSE by':>18}{'error rate':>12}{'Brier':>12}")
-    for name, suffix in _SORTS:
-        error_rate = getattr(evaluation, f"ause{suffix}")
-        brier = getattr(evaluation, f"ause_brier{suffix}")
-        lines.append(f"{name:>18}{error_rate:12.4g}{brier:12.4g}")
-    # Four times the mean gap over all bins is what CCQS lacks to 1: Wolf et al. 2024, section 4.1.
-    skewness, gap = evaluation.confidence_skewness, (1.0 - evaluation.ccqs) / 4.0
-    if abs(skewness) > 1.0 and gap > 2.0 * evaluation.ece:
-        lines.append(
-            f"confidence is skewed ({skewness:.2g}): a few bins hold most rows and decide ECE, "
-            f"{evaluation.ece:.2g}; the mean gap of all bins alike, as in CCQS, is {gap:.2g}"
-        )
-    fractions, errors = evaluation.rejection_fraction[::5], evaluation.rejection_error_rate[::5]
-    curve = zip(fractions.tolist(), errors.tolist(), strict=True)
-    points = ", ".join(f"{error:.4g} at {share:.0%}" for share, error in curve)
-    lines.append(f"error rate, highest entropy rejected: {points}")
-    return "\n".join([*lines, "", _CLASS_LEGEND])
-
-
-# Classes whose best temperatures are shown: those that are predicted most often.
-_MOST_CLASSES = 20
-
-
-def sweep_table(sweep: Sweep, class_names: Sequence[str]) -> str:
-    """Writes where each measure is best, of all rows and by class, and whether they agree."""
-    best, chosen = sweep.best, sweep.best["nll"]
-    heads = ("", "at T = 1", "best at T", "there", "at T of NLL")
-    rows = []
-    for name, words in MEASURES.items():
-        first, there, under_nll = (
-            "–" if math.isnan(at) else _short(float(sweep.measures[name][sweep.at(at)]))
-            for at in (1.0, best[name], chosen)
-        )
-        rows.append((words, first, sweep.told(best[name]), there, under_nll))
-    lowest, highest = float(sweep.accuracy.min()), float(sweep.accuracy.max())
-    accuracy = f"accuracy {lowest:.4g} at every T, since a temperature changes no order"
-    if highest > lowest:
-        words = "the mean of several opinions may put another class first"
-        accuracy = f"accuracy {lowest:.4g} to {highest:.4g}: {words}"
-    by_class, of_classes = sweep.best_by_class, []
-    for c in np.argsort(-sweep.n_by_class, kind="stable")[:_MOST_CLASSES].tolist():
-        name = class_names[c] if class_names else f"class {c}"
-        temperatures = (sweep.told(float(by_class[one][c])) for one in BY_CLASS)
-        of_classes.append((shown(name), f"{sweep.n_by_class[c]:,}", *temperatures))
-    parts = [agreement(sweep), f"{table(heads, rows)}\n{accuracy}"]
-    parts.append(table(("best T by class", "predicted", *BY_CLASS.values()), of_classes))
-    return "\n\n".join([*parts, _SWEEP_LEGEND])
-
-
-def sweep_figures(sweep: Sweep) -> list[Figure]:
-    """Draws the curves of scores and reliability, and those of sparsification and areas."""
-    best = sweep.best
-    curves = [
-        Curve(words, sweep.measures[name], best[name], name in SCORES)
-        for name, words in MEASURES.items()
-    ]
-    says = agreement(sweep)
-    return [
-        temperature_sweep_figure(f"Temperature: {what}", says, sweep.temperature, some)
-        for what, some in (("scores and gaps", curves[:6]), ("order and areas", curves[6:]))
-    ]

@@ -23,7 +23,7 @@ from monitor.frames.cholesky import factorise
 from monitor.frames.detections import Estimates, Limits
 from monitor.frames.slices import RangeBuckets, SliceBy
 from monitor.frames.space import BoolArray, DimensionKind, FloatArray, IntArray, Space
-from monitor.matching.distances import overlap_of_boxes
+from monitor.matching.distances import rotated_overlap, upright_overlap
 from monitor.recalibration.fitting import Parts
 from monitor.store.class_recordings import ClassRecording
 from monitor.store.column_names import offered, some_of
@@ -48,6 +48,13 @@ _TURNED = 0.005
 
 # Options that choose among Gaussians, by destination: they mean nothing to class probabilities.
 _OF_GAUSSIANS = ("dimensions", "angles", "classes", "where", "fault")
+
+# Upright boxes, by the names of their sides, or of their centre and size.
+_SIDES = ("left", "top", "right", "bottom")
+_CENTRE_AND_SIZE = ("cx", "cy", "w", "h")
+
+# Pairs of boxes whose overlap is computed at a time: the corners of all would be many times these.
+_PORTION = 65_536
 
 _LARGEST = Limits().largest_mean
 _SMALLEST_DEVIATION = Limits().smallest_deviation
@@ -461,17 +468,33 @@ def usable_truth(recording: Recording) -> Usable:
 
 
 def overlaps(recording: Recording, rows: BoolArray) -> FloatArray | None:
-    """Computes how far boxes overlap the true ones, (N,) in [0, 1]; None where rows are no boxes.
+    """Computes intersection over union with the true boxes, (N,); None where rows are no boxes.
+
+    Dimensions of a box seen from above come before left, top, right and bottom, and these before
+    an upright centre and size cx, cy, w and h.
 
     rows  (N,) those with sound truth; the others are 0
     """
-    pair = recording.mean[rows], recording.truth[rows]
-    found = overlap_of_boxes(recording.space.names, recording.box, *pair)
-    if found is None:
-        return None
-    overlap = np.zeros(rows.size)
-    overlap[rows] = found
-    return overlap
+    names, chosen, found = list(recording.space.names), np.flatnonzero(rows), np.zeros(rows.size)
+    for wanted in (recording.box, _SIDES, _CENTRE_AND_SIZE):
+        if not set(wanted) <= set(names):
+            continue
+        columns = [names.index(name) for name in wanted]
+        for start in range(0, chosen.size, _PORTION):
+            part = chosen[start : start + _PORTION, None]
+            a, b = recording.mean[part, columns], recording.truth[part, columns]
+            if wanted is _CENTRE_AND_SIZE:
+                a, b = _sides(a), _sides(b)
+            overlap = rotated_overlap if wanted is recording.box else upright_overlap
+            found[part[:, 0]] = overlap(a, b)
+        return found
+    return None
+
+
+def _sides(box: FloatArray) -> FloatArray:
+    """Turns centre and size of upright boxes into left, top, right and bottom, (n, 4)."""
+    centre, half = box[:, :2], box[:, 2:] / 2
+    return np.concatenate([centre - half, centre + half], axis=1)
 
 
 def numbered_tracks(

@@ -57,7 +57,7 @@ def usable_opinions(
     count = length[rows[whole]] // classes
     opinions = opinions_sent(values, length, rows[whole], classes)
     first = np.cumsum(count) - count
-    kept = np.logical_and.reduceat(_sound(opinions), first)
+    kept = np.logical_and.reduceat(are_probabilities(opinions.T), first)
     if not kept.any():
         return None, invalid
     most = int(np.bincount(count[kept]).argmax())
@@ -104,14 +104,17 @@ def places_sent(width: int, sent: IntArray, rows: IntArray) -> IntArray:
     return np.repeat(rows * width - end + sent, sent) + np.arange(end[-1])
 
 
-def _sound(opinions: FloatArray) -> BoolArray:
-    """Tells which opinions (n, C) lie within [0, 1] and add up to 1, (n,)."""
+def are_probabilities(columns: FloatArray) -> BoolArray:
+    """Tells which opinions (C, …) are sound, (…): within [0, 1], and of a sum of 1.
+
+    What a detector sends, a file holds and a recalibrator makes are all tested by this.
+    """
     # NaN fails the comparison.
     with np.errstate(invalid="ignore", over="ignore"):
-        sound: BoolArray = np.abs(opinions.sum(axis=1) - 1) <= OFF_ONE
+        sound: BoolArray = np.abs(columns.sum(axis=0) - 1) <= OFF_ONE
     # One test of all opinions is quicker. It fails on NaN too; then each opinion is tested.
-    if not (opinions.min() >= -BEYOND and opinions.max() <= 1 + BEYOND):
-        sound &= ((opinions >= -BEYOND) & (opinions <= 1 + BEYOND)).all(axis=1)
+    if columns.size and not (columns.min() >= -BEYOND and columns.max() <= 1 + BEYOND):
+        sound &= ((columns >= -BEYOND) & (columns <= 1 + BEYOND)).all(axis=0)
     return sound
 
 

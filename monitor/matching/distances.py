@@ -12,7 +12,6 @@ Detections never appear here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, Protocol
@@ -272,43 +271,6 @@ def rotated_overlap(a: FloatArray, b: FloatArray) -> FloatArray:
         for side in (1.0, -1.0):
             polygon = _cut(polygon, axis, side, half[:, axis])
     return _over_union(_area(polygon), size_a, size_b)
-
-
-# Upright boxes, by the names of their sides, or of their centre and size.
-_SIDES = ("left", "top", "right", "bottom")
-_CENTRE_AND_SIZE = ("cx", "cy", "w", "h")
-
-# Pairs whose overlap is computed at a time.
-_PORTION = 65_536
-
-
-def overlap_of_boxes(
-    names: Sequence[str], seen_from_above: Sequence[str], a: FloatArray, b: FloatArray
-) -> FloatArray | None:
-    """Computes intersection over union of n pairs of boxes, (n,); None where rows are no boxes.
-
-    names            (K,) of the dimensions. Those of a box seen from above come before sides left,
-                     top, right, bottom, and these before an upright centre and size cx, cy, w, h
-    seen_from_above  names of centre, length, width and heading
-    a, b             (n, K)
-    """
-    for wanted in (seen_from_above, _SIDES, _CENTRE_AND_SIZE):
-        if not set(wanted) <= set(names):
-            continue
-        a, b = (mean[:, [list(names).index(name) for name in wanted]] for mean in (a, b))
-        if wanted is _CENTRE_AND_SIZE:
-            a, b = (_sides(box) for box in (a, b))
-        overlap = rotated_overlap if wanted is seen_from_above else upright_overlap
-        # The corners of all pairs at once would be many times the boxes.
-        parts = (slice(i, i + _PORTION) for i in range(0, a.shape[0], _PORTION))
-        return np.concatenate([np.zeros(0), *(overlap(a[part], b[part]) for part in parts)])
-    return None
-
-
-def _sides(box: FloatArray) -> FloatArray:
-    """Turns centre and size of upright boxes into left, top, right and bottom, (n, 4)."""
-    centre, half = box[:, :2], box[:, 2:] / 2
-    return np.concatenate([centre - half, centre + half], axis=1)
 
 
 def _over_union(shared: FloatArray, size_a: FloatArray, size_b: FloatArray) -> FloatArray:

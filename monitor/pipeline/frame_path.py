@@ -41,8 +41,10 @@ from monitor.pipeline.learning import LabelledTracks
 from monitor.pipeline.live_statistics import LiveStatistics
 from monitor.pipeline.pending import Dropped, PendingFrame, tracks_of
 from monitor.pipeline.recalibrators import (
+    NO_CLASSES,
     ProcessedFrame,
     Recalibrated,
+    RecalibratedClasses,
     Recalibrators,
     answer_extras,
     recalibrate_classes,
@@ -316,8 +318,8 @@ class Pipeline:
         left_out = self._left_out(header.stream, frame)
         if left_out is not None:
             notices += (left_out,)
-        likely, doubts = self._likely(header, batch)
-        extras, more = self._extras(header, examined, recalibrated, likely)
+        of_classes = self._recalibrated_classes(header, batch)
+        extras, more = self._extras(header, examined, recalibrated, of_classes.answer)
         rows, made = recalibrated.sound_of(batch.rows)
         why = recalibrated.why
         # What the identity made goes back as it came, bit for bit.
@@ -331,14 +333,14 @@ class Pipeline:
             shadow_rows=rows if observing else NO_ROWS,
             shadow=made if observing else None,
             versions=(recalibrated.selection.version,),
-            notices=notices + said + doubts + more,
+            notices=notices + said + of_classes.notices + more,
             tracks=tracks if header.return_tracks else None,
             extras=extras,
             untracked=untracked,
         )
         why_not = None if left_out is None else left_out.reason
         remember = partial(
-            self._remember, stream, frame, examined, recalibrated, likely, tracks, why_not
+            self._remember, stream, frame, examined, recalibrated, of_classes.made, tracks, why_not
         )
         self._answered = remember, stream, frame.detections.n, arrival_ns
         return answer
@@ -358,26 +360,24 @@ class Pipeline:
                 made, sound = sent_where_unsound(sent, found, usable), usable
         return Recalibrated(selection, sent, slices, chains, made, sound, bool(sound.all()), why)
 
-    def _likely(
-        self, header: Header, batch: FrameBatch
-    ) -> tuple[FloatArray | None, tuple[Notice, ...]]:
+    def _recalibrated_classes(self, header: Header, batch: FrameBatch) -> RecalibratedClasses:
         """Recalibrates the class probabilities of a frame, in whatever mode."""
         fault = "class probabilities of stream %s are not recalibrated"
         with contained(self.counters, log, fault, header.stream):
             classes = self.recalibrators.class_selection
             return recalibrate_classes(classes, header, batch, self.counters)
-        return None, ()
+        return NO_CLASSES
 
     def _extras(
         self,
         header: Header,
         examined: Examined,
         recalibrated: Recalibrated,
-        likely: FloatArray | None,
+        probabilities: FloatArray | None,
     ) -> tuple[AnswerExtras | None, tuple[Notice, ...]]:
         """Returns what goes back beside the estimates; if that fails, they go out without."""
         classes, mode = self.recalibrators.class_selection, self.config.recalibration.mode
-        frame = ProcessedFrame(header, examined, recalibrated, classes, likely, mode)
+        frame = ProcessedFrame(header, examined, recalibrated, classes, probabilities, mode)
         with contained(
             self.counters, log, "a frame of stream %s is answered without extras", header.stream
         ):
@@ -433,14 +433,14 @@ class Pipeline:
         frame: ReceivedFrame,
         examined: Examined,
         recalibrated: Recalibrated,
-        likely: FloatArray | None,
+        classes_made: FloatArray | None,
         tracks: ReportedTracks | None,
         left_out: Reason | None,
     ) -> None:
         """Counts inline labels, and enters the frame for the labels that come later.
 
-        likely    recalibrated class probabilities
-        left_out  the reason why it is not counted, or no label finds it; None: all is well
+        classes_made  RecalibratedClasses.made
+        left_out      the reason why it is not counted, or no label finds it; None: all is well
         """
         if left_out is Reason.OVERLOAD:
             self.ledger.fates.lose(frame.detections.n, Dropped.OVERLOAD)
@@ -456,7 +456,7 @@ class Pipeline:
         self._advance_watermark(stream, frame.stamp_ns)
         batch, slices, ledger = examined.batch, recalibrated.slices, self.ledger
         self._predict(stream, batch, slices, frame.stamp_ns)
-        opinions, sequence = self._opinions(stream, batch, likely), ledger.next_sequence()
+        opinions, sequence = self._opinions(stream, batch, classes_made), ledger.next_sequence()
         now = self.live.believed(frame.stamp_ns), self.live.clock.now_ns, self.live.generation
         record = inline_record(frame.detections, examined, opinions, *now)
         if frame.frame_id is not None or record is not None:
@@ -485,7 +485,7 @@ class Pipeline:
             self.live.count(predicted_rows(slices, batch.roots, opinions, stamp_ns))
 
     def _opinions(
-        self, stream: Stream, batch: FrameBatch, likely: FloatArray | None
+        self, stream: Stream, batch: FrameBatch, made: FloatArray | None
     ) -> Opinions | None:
         """Pairs the class probabilities of a frame with the slice that they belong to."""
         header = stream.header
@@ -497,9 +497,6 @@ class Pipeline:
         if index is None:
             return opinions_of(batch.probabilities, None)
         entry = table.slices[index]
-        # A selection that only rejects makes what was sent, but for rounding.
-        changed = self.recalibrators.class_selection.changes_probabilities
-        made = likely if changed else None
         return opinions_of(batch.probabilities, SliceKey(entry.name, entry.overflow), made)
 
     def _advance_watermark(self, stream: Stream, stamp_ns: int | None) -> None:

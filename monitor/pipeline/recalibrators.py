@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from monitor.config import Config, InvalidConfiguration, Mode
 from monitor.frames.cholesky import add_up
+from monitor.frames.classes import are_probabilities
 from monitor.frames.detections import Estimates, Examined, FrameBatch, Reason
 from monitor.frames.frame import AnswerExtras, Header, UncertainBy
 from monitor.frames.reasons import Notice
@@ -360,38 +361,56 @@ def _constant(n: int, number: int) -> npt.NDArray[np.uint8]:
     return read_only(np.full(n, number, np.uint8))
 
 
+@dataclass(frozen=True, slots=True)
+class RecalibratedClasses:
+    """Class probabilities of the n usable detections of a frame, as recalibrated.
+
+    answer  (n, C) what goes back; NaN for detections that have none, None if none has any
+    made    the answer if it differs from what was sent: the statistics' recalibrated stage
+    """
+
+    notices: tuple[Notice, ...] = ()
+    answer: FloatArray | None = None
+    made: FloatArray | None = None
+
+
+NO_CLASSES = RecalibratedClasses()
+
+
 def recalibrate_classes(
     classes: ClassSelection, header: Header, batch: FrameBatch, counters: Counters
-) -> tuple[FloatArray | None, tuple[Notice, ...]]:
+) -> RecalibratedClasses:
     """Recalibrates the class probabilities of the detections that have some.
 
     Each of them is counted once: recalibrated, mismatch (of other classes), or failed.
-
-    returns  (n, C), NaN for detections that have none, None if none has any; and notices
     """
     opinions = batch.probabilities
     # The probability of a single class cannot be wrong.
     if opinions is None or opinions.shape[2] < 2 or not in_use(classes):
-        return None, ()
+        return NO_CLASSES
     rows = np.flatnonzero(~np.isnan(opinions[:, 0, 0]))
     account = counters.class_recalibrations
     if not classes.fits(header.classes):
         account.mismatch += rows.size
-        return None, (_other_classes(header.classes, batch.rows[rows]),)
+        return RecalibratedClasses((_other_classes(header.classes, batch.rows[rows]),))
     what = f"class probabilities of recalibrator {classes.version}"
     mean = _attempt(what, lambda: _mean_of(classes, opinions[rows]), header, counters)
     if mean is None:
         mean = np.full((rows.size, opinions.shape[2]), np.nan)
-    finite = np.isfinite(mean).all(axis=1)
-    made, failed = rows[finite], batch.rows[rows[~finite]]
+    sound = are_probabilities(mean.T)
+    made, failed = rows[sound], batch.rows[rows[~sound]]
     account.recalibrated += made.size
     account.failed += failed.size
-    notices = (_failed_notice("class_probabilities", failed),) if failed.size else ()
+    notices = tuple[Notice, ...]()
+    if failed.size:
+        within = "within [0, 1] that add up to 1"
+        notices = (_failed_notice("class_probabilities", within, failed),)
     if made.size == 0:
-        return None, notices
-    probabilities = np.full((opinions.shape[0], opinions.shape[2]), np.nan)
-    probabilities[made] = mean[finite]
-    return probabilities, notices
+        return RecalibratedClasses(notices)
+    answer = np.full((opinions.shape[0], opinions.shape[2]), np.nan)
+    answer[made] = mean[sound]
+    # A selection that only rejects makes what was sent, but for rounding.
+    return RecalibratedClasses(notices, answer, answer if classes.changes_probabilities else None)
 
 
 def _attempt(
@@ -416,12 +435,12 @@ def _mean_of(classes: ClassSelection, opinions: FloatArray) -> FloatArray:
     return mean
 
 
-def _failed_notice(field: str, rows: IntArray) -> Notice:
-    """Makes the notice of a field that the recalibrator failed to make for rows (n ≥ 1,)."""
+def _failed_notice(field: str, sound: str, rows: IntArray) -> Notice:
+    """Makes the notice of a field that the recalibrator failed to make sound for rows (n ≥ 1,)."""
     return Notice(
         Reason.RECALIBRATOR_FAILED,
         field,
-        "the promoted recalibrator gave none that are finite: absent; promote another.",
+        f"the promoted recalibrator gave none {sound}: absent; promote another.",
         rows.size,
         int(rows[0]),
     )
@@ -443,15 +462,15 @@ def _other_classes(names: tuple[str, ...], rows: IntArray) -> Notice:
 class ProcessedFrame:
     """A frame of N detections with its n usable estimates recalibrated.
 
-    classes  the active recalibrator of class probabilities
-    likely   (n, C) what it made of them, as recalibrate_classes returns it
+    classes        the active recalibrator of class probabilities
+    probabilities  (n, C) RecalibratedClasses.answer
     """
 
     header: Header
     examined: Examined
     recalibrated: Recalibrated
     classes: ClassSelection
-    likely: FloatArray | None
+    probabilities: FloatArray | None
     mode: Mode
 
     def output(self) -> npt.NDArray[np.uint8]:
@@ -468,8 +487,8 @@ class ProcessedFrame:
             return None
         sound, made = self.recalibrated.sound, self.recalibrated.made
         found = np.zeros(sound.size, np.uint8)
-        if by_entropy is not None and self.likely is not None:
-            found[by_entropy.rejects(normalised_entropy(self.likely))] += _ENTROPY
+        if by_entropy is not None and self.probabilities is not None:
+            found[by_entropy.rejects(normalised_entropy(self.probabilities))] += _ENTROPY
         if by_deviation is not None and self.recalibrated.why is Reason.NONE:
             # σ_G = det(Σ)^(1/2K) of the recalibrated joint block.
             space = self.header.space
@@ -499,7 +518,7 @@ def answer_extras(
     """Makes the parts of an answer beside its estimates, with notices of those that failed."""
     header, recalibrated = frame.header, frame.recalibrated
     batch, notices = frame.examined.batch, tuple[Notice, ...]()
-    probabilities, quantiles = frame.likely if frame.mode is Mode.APPLY else None, None
+    probabilities, quantiles = frame.probabilities if frame.mode is Mode.APPLY else None, None
     sound, levels = recalibrated.sound, header.quantile_levels
     if levels and recalibrated.why is Reason.NONE and sound.any():
         made = _attempt("quantiles", lambda: recalibrated.quantiles(levels), header, counters)
@@ -510,7 +529,7 @@ def answer_extras(
                 quantiles = frame.in_frame(made, None if finite.all() else finite, np.nan)
         failed = batch.rows[sound & ~finite]
         if failed.size:
-            notices += (_failed_notice("quantiles", failed),)
+            notices += (_failed_notice("quantiles", "that are finite", failed),)
     rejected = _attempt("flags", frame.rejected, header, counters)
     if rejected is not None:
         counters.count_uncertain(rejected)

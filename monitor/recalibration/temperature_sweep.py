@@ -46,9 +46,6 @@ BY_CLASS: Mapping[str, str] = {
     "ause_entropy_by_class": "AUSE S",
 }
 
-# Two steps of the grid: temperatures no further apart are told as one.
-ALIKE = 1.26
-
 # Values no further apart, over the largest, differ by rounding.
 _ROUNDING = 1e-12
 
@@ -93,15 +90,6 @@ class Sweep:
     def at(self, temperature: float) -> int:
         """Position of the nearest temperature."""
         return int(np.argmin(np.abs(np.log(self.temperature / temperature))))
-
-    def told(self, temperature: float) -> str:
-        """Writes a best temperature: a dash for none, and at an end of the grid that it may lie
-        beyond.
-        """
-        if np.isnan(temperature):
-            return "–"
-        ends = {float(self.temperature[0]): "≤ ", float(self.temperature[-1]): "≥ "}
-        return f"{ends.get(temperature, '')}{temperature:.2g}"
 
     def as_json(self) -> dict[str, object]:
         """Returns the object `sweep` of `classification`."""
@@ -167,37 +155,3 @@ def temperature_sweep(
         by_class=by_class,
         n_by_class=one.n_by_class,
     )
-
-
-def agreement(sweep: Sweep) -> str:
-    """Says in a sentence or two whether the measures are best at one temperature."""
-    best = {name: at for name, at in sweep.best.items() if np.isfinite(at)}
-    if "nll" not in best:
-        return "No temperature changes the NLL: the probabilities of a row are all the same."
-    chosen = best["nll"]
-    at = sweep.told(chosen)
-    at_chosen = f"T {at}" if at[0] in "≤≥" else f"T = {at}"
-    others: dict[float, list[str]] = {}
-    for name, other in best.items():
-        if abs(np.log(other / chosen)) > np.log(ALIKE):
-            others.setdefault(other, []).append(MEASURES[name])
-    if not others:
-        return (
-            f"The measures agree: each is best within a factor {ALIKE:g} of {at_chosen}, where "
-            "NLL is."
-        )
-    alike = [MEASURES[name] for name in best if name != "nll" and best[name] not in others]
-    same = f" (and {listed(alike)} within a factor {ALIKE:g})" if alike else ""
-    rest = ", ".join(
-        f"{listed(names)} at {sweep.told(one)}" for one, names in sorted(others.items())
-    )
-    return (
-        f"The measures disagree: NLL is best at {at_chosen}{same}, but {rest}. "
-        "fit takes the T of NLL, since NLL is proper: on average nothing beats the true "
-        "probabilities."
-    )
-
-
-def listed(names: list[str]) -> str:
-    """Joins names with commas and a last `and`."""
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))

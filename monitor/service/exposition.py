@@ -63,8 +63,9 @@ HELP = {
     "class_overconfidence{slice,stage}": "Mean confidence of what is wrong.",
     "class_underconfidence{slice,stage}": "Mean lack of confidence of what is right.",
     "class_entropy{slice,stage}": "Mean entropy over the logarithm of the number of classes.",
-    "class_aleatoric{slice,stage}": "Its part within several probability vectors of a detection.",
-    "class_epistemic{slice,stage}": "Its part from their disagreement: what more data can remove.",
+    "class_aleatoric{slice,stage}": "Part of class_entropy within each opinion.",
+    "class_epistemic{slice,stage}": "Part of class_entropy that is disagreement of "
+    "opinions: what more data can remove.",
     # All detections, labelled or not.
     "predicted_entropy{slice,of}": "Entropy of the class probabilities over log C, of all "
     "detections of the shortest window, labelled or not.",

@@ -453,7 +453,7 @@ def evaluate_class_rows(
     bins: int = 20,
     binning: BinsOfRows = "equal-width",
 ) -> ClassEvaluation:
-    """Evaluates the rows that have truth and a usable probability vector.
+    """Evaluates the rows that have truth and a usable opinion.
 
     probabilities  (N, C); C is the number of classes, however few of them are seen
     label          (N,) true class, −1 where there is none

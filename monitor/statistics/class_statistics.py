@@ -17,7 +17,7 @@ import numpy as np
 from scipy.special import entr
 
 from monitor.frames.cholesky import add_up
-from monitor.frames.classes import BEYOND, OFF_ONE
+from monitor.frames.classes import are_probabilities
 from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.statistics.bins import IncompatibleStatistics, digest
 from monitor.statistics.exact_sums import LIMB_BITS, ExactStatistics, ExactSum, SparseSums
@@ -69,7 +69,7 @@ _SCALE = 2.0**-EXPONENT
 
 @dataclass(frozen=True, slots=True)
 class ClassRows:
-    """N rows with truth and a usable probability vector over C classes.
+    """N rows with truth and a usable opinion over C classes.
 
     probabilities  (C, N), in [0, 1]
     label          (N,) the true class
@@ -114,8 +114,7 @@ def judge_rows(
 ) -> ClassRows:
     """Selects the rows that have truth and are sound, and judges each by itself.
 
-    A vector is sound if each value lies in [0, 1] to BEYOND and they add up to 1 to OFF_ONE,
-    the rules of usable_opinions; a row needs all its opinions sound.
+    Soundness is that of are_probabilities; a row needs all its opinions sound.
 
     probabilities  (N, C), C at least 2
     label          (N,) in 0 … C − 1, NO_TRUTH where there is none
@@ -124,12 +123,12 @@ def judge_rows(
     n, classes = probabilities.shape
     columns = np.ascontiguousarray(probabilities.T, np.float64)
     labelled = label != NO_TRUTH
-    usable = labelled & (label >= 0) & (label < classes) & sound_columns(columns)
+    usable = labelled & (label >= 0) & (label < classes) & are_probabilities(columns)
     each = None
     if opinions is not None:
         each = np.ascontiguousarray(opinions.transpose(1, 2, 0), np.float64)
         for opinion in each:
-            usable &= sound_columns(opinion)
+            usable &= are_probabilities(opinion)
     if not usable.all():
         columns, label = columns[:, usable], label[usable]
         each = None if each is None else each[:, :, usable]
@@ -154,15 +153,6 @@ def judge_rows(
         without_truth=n - int(np.count_nonzero(labelled)),
         refused=int(np.count_nonzero(labelled)) - label.size,
     )
-
-
-def sound_columns(columns: FloatArray) -> BoolArray:
-    """Tells which vectors of (C, N) are probabilities, (N,); NaN fails every comparison."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        sound: BoolArray = np.abs(add_up(columns) - 1.0) <= OFF_ONE
-        sound &= columns.min(axis=0) >= -BEYOND
-        sound &= columns.max(axis=0) <= 1.0 + BEYOND
-    return sound
 
 
 def entropy_of_columns(columns: FloatArray) -> FloatArray:

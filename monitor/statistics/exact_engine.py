@@ -346,11 +346,8 @@ def _rankings(
     joint = squares[:, list(space.joint)].sum(axis=1)
     axes = [*zip(np.sqrt(variance).T, squares.T, strict=True), (joint_deviation, joint)]
     found = [ErrorRanking(partial(rank_twice, *axis)) for axis in axes]
-    return found if joint_unit(space) is not None else [*found[:-1], ErrorRanking(_unknown)]
-
-
-def _unknown() -> None:
-    """Gives no rows: their errors do not add up."""
+    # Errors of several units do not add up.
+    return found if joint_unit(space) is not None else [*found[:-1], ErrorRanking(None)]
 
 
 def _median_ratio(nees: FloatArray, k: int) -> float:

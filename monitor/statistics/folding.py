@@ -13,10 +13,11 @@ from itertools import groupby
 import numpy as np
 
 from monitor.frames.cholesky import add_up
+from monitor.frames.classes import are_probabilities
 from monitor.frames.frame import MatchedClasses, MatchedRows, PredictedRows, TrackIds
 from monitor.frames.space import BoolArray, IntArray, Space
 from monitor.statistics.bins import Binning, BinTotals, ExportEdges
-from monitor.statistics.class_statistics import observe_classes, sound_columns
+from monitor.statistics.class_statistics import observe_classes
 from monitor.statistics.clusters import (
     ALONE,
     ClusterArray,
@@ -315,10 +316,10 @@ def _observed_classes(chunk: Sequence[MatchedClasses]) -> Generator[None, None, 
     if not made:
         return Stages(raw, raw)
     yield
-    likely = np.concatenate(made)
+    recalibrated = np.concatenate(made)
     # What no recalibrator made goes on as it was sent: both stages are of the same detections.
-    likely = np.where(sound_columns(likely.T)[:, None], likely, mean)
-    return Stages(raw, observe_classes(likely, label))
+    recalibrated = np.where(are_probabilities(recalibrated.T)[:, None], recalibrated, mean)
+    return Stages(raw, observe_classes(recalibrated, label))
 
 
 # Frames that are looked at, and slices that change, in one step of a fold; and folds of matched

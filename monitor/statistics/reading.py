@@ -163,6 +163,7 @@ def read_in_steps(statistics: StageStatistics, cut: BinCut) -> Generator[None, N
     variance, error = held.totals(held.cells.variance), held.totals(held.cells.error)
     squared_error = held.totals(held.cells.squared_error) * per_row
     known = _squares_known(statistics)
+    together = known[-1] and joint_unit(space) is not None
     sigma, ratio = statistics.sigma, median[:-1] / chi_square((0.5,), 1)
     crps = statistics.companion["crps"]
     nll = _HALF_LOG_TAU + statistics.companion["log_sigma"] * per_row + 0.5 * nees[:-1]
@@ -186,7 +187,7 @@ def read_in_steps(statistics: StageStatistics, cut: BinCut) -> Generator[None, N
             pinball_by_tau=pinball[i],
             coverage_by_tau=within[i],
             coverage_one_sided_by_tau=None,
-            ranking=ErrorRanking(partial(_ranked, statistics, i)),
+            ranking=ErrorRanking(partial(_ranked, statistics, i) if known[i] else None),
         )
         for i, name in enumerate(space.names)
     }
@@ -204,20 +205,18 @@ def read_in_steps(statistics: StageStatistics, cut: BinCut) -> Generator[None, N
         coverage_by_tau=within[-1],
         deviation=_deviation(held.axis(statistics.space.k)),
         bins=joint_bins,
-        ranking=ErrorRanking(partial(_ranked, statistics, space.k)),
+        ranking=ErrorRanking(partial(_ranked, statistics, space.k) if together else None),
     )
     return Evaluation(rows=n, tau=tau, dimensions=dimensions, joint=joint)
 
 
-def _ranked(statistics: StageStatistics, i: int) -> Ranked | None:
-    """Ranks the rows of axis i; None where older states lack their squares, or units differ.
+def _ranked(statistics: StageStatistics, i: int) -> Ranked:
+    """Ranks the rows of axis i, whose squares are known.
 
     Rows of a micro-bin are ties by σ, rows of a bin of squared errors by these. Such a bin counts
     with its middle, times what makes the sum of all of them that of the micro-bins.
     """
-    k, bins = statistics.space.k, SQUARED_ERRORS
-    if not _squares_known(statistics)[i] or (i == k and joint_unit(statistics.space) is None):
-        return None
+    bins = SQUARED_ERRORS
     cells = OccupiedCells.of(statistics).axis(i)
     counts = statistics.squares.between(i * bins.count, (i + 1) * bins.count)
     kept = counts.values[:, 0] > 0

@@ -129,7 +129,7 @@ class Rejection:
     """Tells what is left when the rows of the highest deviation are rejected; NaN where unknown.
 
     fraction            (F,) share of rows rejected
-    mean_squared_error  (F,) of the others, unit²
+    mean_squared_error  (F,) mean error of the others, in its unit: squared but for 1 − IoU
     oracle              (F,) likewise, where the rows of the largest errors are rejected
     """
 
@@ -140,23 +140,23 @@ class Rejection:
 
 @dataclass(frozen=True, eq=False)
 class ErrorRanking:
-    """How σ ranks squared errors, worked out when it is asked for.
+    """How σ ranks errors, worked out when it is asked for: squared errors, or 1 − IoU of boxes.
 
-    AUSE = A(sorted by σ) − A(sorted by error²), A as in areas(): 0 where larger errors have larger
-    σ. Where σ tells nothing apart, it is the mean squared error less A(sorted by error²).
+    AUSE = A(sorted by σ) − A(sorted by the error), A as in areas(): 0 where larger errors have
+    larger σ. Where σ tells nothing apart, it is the mean error less A(sorted by the error).
 
     ranked  gives the rows in two segments, as rank_twice does; None where errors are not known, or
             have several units
-    source  Wolf et al. 2024, section 2.2.4, with error² as the merit
+    source  Wolf et al. 2024, section 2.2.4, with error² or 1 − IoU as the merit
     """
 
-    ranked: Callable[[], Ranked | None]
+    ranked: Callable[[], Ranked] | None
 
     @cached_property
     def _found(self) -> tuple[float, Rejection]:
-        ranked = self.ranked()
-        if ranked is None:
+        if self.ranked is None:
             return np.nan, Rejection(REJECTED / 20, *np.full((2, REJECTED.size), np.nan))
+        ranked = self.ranked()
         (by_deviation, by_error), _ = areas(ranked)[:, 0].tolist()
         half = int(np.searchsorted(ranked.segment, 1))
         n = int(ranked.n[:half].sum())
@@ -171,12 +171,12 @@ class ErrorRanking:
 
     @property
     def ause(self) -> float:
-        """Area between the curves, unit²; NaN where unknown."""
+        """Area between the curves, in the unit of the error; NaN where unknown."""
         return self._found[0]
 
     @property
     def ause_relative(self) -> float:
-        """Area over the mean squared error; NaN without errors, which σ could rank."""
+        """Area over the mean error; NaN without errors, which σ could rank."""
         ause, rejection = self._found
         whole = float(rejection.mean_squared_error[0])
         return ause / whole if whole > 0 else np.nan

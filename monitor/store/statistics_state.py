@@ -367,8 +367,9 @@ def _decode_class_stage(
     if len(message.tables) != len(zero.tables):
         raise invalid(f"{field}.tables", f"{len(message.tables)}, not {len(zero.tables)}")
     shapes = table_shapes(zero.classes)
+    companions = pb.ExactSums(low=message.companions.low, high=message.companions.high)
     # An older state ends before the moments: none of its rows has them.
-    for limbs in (message.companions.low, message.companions.high):
+    for limbs in (companions.low, companions.high):
         if len(limbs) == COMPANIONS.index("doubt_cubed"):
             limbs.extend([0] * (len(COMPANIONS) - len(limbs)))
     return replace(
@@ -378,7 +379,7 @@ def _decode_class_stage(
             decode_sums(table, width, end, f"{field}.tables[{i}]")
             for i, (table, (width, end)) in enumerate(zip(message.tables, shapes, strict=True))
         ),
-        companions=decode_limbs(message.companions, zero.companions, f"{field}.companions"),
+        companions=decode_limbs(companions, zero.companions, f"{field}.companions"),
     )
 
 

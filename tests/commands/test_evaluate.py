@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 
 from monitor.commands.apply import document_of
+from monitor.commands.evaluate.sweep import agreement
 from monitor.recalibration.class_scaling import Temperature
 from monitor.recalibration.selection import ClassSelection
+from monitor.recalibration.temperature_sweep import MEASURES, SCORES, Sweep
 from monitor.statistics.verdicts import FEWEST_TO_JUDGE
 from tests.commands.recordings import (
     DIMENSIONS,
@@ -26,7 +28,6 @@ from tests.commands.recordings import (
     with_bad_covariances,
 )
 from tests.commands.spoken import done, found, refused, spoken, wrong_usage
-from tests.statistics import class_oracle
 
 evaluate = partial(found, "evaluate")
 refusal = partial(refused, "evaluate")
@@ -424,64 +425,43 @@ def test_a_sweep_says_what_evaluate_would_with_the_recalibrator_of_each_temperat
     wrong_usage("--sweep", "bins", "evaluate", path)
 
 
-def test_boxes_have_the_overlap_and_ranking_of_the_definition(tmp_path):
-    random = np.random.default_rng(0)
-    n, path = 60, tmp_path / "boxes.npz"
-    truth = np.column_stack([random.uniform(0, 50, (n, 2)), random.uniform(2, 9, (n, 2))])
-    deviation = random.uniform(0.1, 2.0, (n, 1)) * np.ones(4)
-    deviation[10:20] = deviation[10]  # ties
-    mean = truth + deviation * random.normal(size=(n, 4))
-    mean[3, 0] += 100.0  # beside the true box
-    truth[5] = np.nan
-
-    def overlap(a, b):
-        """Of boxes of centre and size, side by side."""
-        shared = math.prod(
-            max(min(a[i] + a[i + 2] / 2, b[i] + b[i + 2] / 2)
-                - max(a[i] - a[i + 2] / 2, b[i] - b[i + 2] / 2), 0.0)
-            for i in (0, 1)
-        )  # fmt: skip
-        return shared / (max(a[2], 0) * max(a[3], 0) + b[2] * b[3] - shared)
-
-    kept = [i for i in range(n) if i != 5]
-    iou = [overlap(mean[i].tolist(), truth[i].tolist()) for i in kept]
-    # A row of the oracle is a list of numbers and a class, which nobody looks at.
-    rows = [([float(deviation[i, 0]), 1 - one], 0) for i, one in zip(kept, iou, strict=True)]
-    ause = class_oracle.ause(rows, lambda row: row[0][0], lambda row: row[0][1])
-    sides = np.concatenate([mean[:, :2] - mean[:, 2:] / 2, mean[:, :2] + mean[:, 2:] / 2], axis=1)
-    true = np.concatenate(
-        [truth[:, :2] - truth[:, 2:] / 2, truth[:, :2] + truth[:, 2:] / 2], axis=1
-    )
-    level = np.column_stack([mean, np.full(n, 0.5)]), np.column_stack([truth, np.full(n, 0.5)])
-    level[0][:, :2] = mean[:, :2] @ (turn := np.array([[0.8, 0.6], [-0.6, 0.8]]))
-    level[1][:, :2] = truth[:, :2] @ turn
-    level[0][:, 4] = level[1][:, 4] = math.atan2(0.6, 0.8)
-    level[1][5] = np.nan
-    for names, one, other in (
-        ("cx cy w h", mean, truth),
-        ("left top right bottom", sides, true),
-        ("x y l w yaw", *level),
-    ):
-        spread = np.column_stack([deviation, np.ones(n)])[:, : one.shape[1]]
-        np.savez(path, mean=one, var=spread**2, gt=other, dimensions=names.split())
-        for engine in ENGINES:
-            joint = evaluate(path, "--engine", engine)["joint"]
-            assert joint["mean_iou"] == pytest.approx(np.mean(iou), rel=1e-9)
-            assert joint["ause_iou"] == pytest.approx(ause, rel=1e-9)
-    few = evaluate(path, "--dimensions", "x,y,l,w")["joint"]
-    assert (few["mean_iou"], few["ause_iou"]) == (None, None)
-    assert ", IoU " in done("evaluate", path, "--by", "class")
+TURN = math.atan2(0.6, 0.8)
 
 
-def test_two_boxes_by_hand(tmp_path):
+@pytest.mark.parametrize(
+    ("names", "sure", "true", "other"),
+    [
+        ("cx cy w h", (1, 0, 2, 2), (2, 0, 2, 2), (9, 9, 2, 2)),
+        ("left top right bottom", (0, -1, 2, 1), (1, -1, 3, 1), (8, 8, 10, 10)),
+        ("x y l w yaw", (0.8, 0.6, 2, 2, TURN), (1.6, 1.2, 2, 2, TURN), (9, 9, 2, 2, TURN)),
+    ],
+)
+def test_boxes_have_the_overlap_and_ranking_of_two_by_hand(tmp_path, names, sure, true, other):
     # The sure box covers a third, the other all: S = (1/3, 2/3), O = (1/3, 0), so that the area is
-    # (0 + 2/3)/2.
-    path = tmp_path / "boxes.csv"
-    path.write_text(
-        "cx,cy,w,h,var_cx,var_cy,var_w,var_h,gt_cx,gt_cy,gt_w,gt_h\n"
-        "1,0,2,2,0.01,0.01,0.01,0.01,2,0,2,2\n"
-        "9,9,2,2,1,1,1,1,9,9,2,2\n"
-    )
-    joint = evaluate(path)["joint"]
-    assert joint["mean_iou"] == pytest.approx(2 / 3, rel=1e-12)
-    assert joint["ause_iou"] == pytest.approx(1 / 3, rel=1e-12)
+    # (0 + 2/3)/2. A third has no truth.
+    path, k = tmp_path / "boxes.npz", len(sure)
+    variance, gt = np.outer([0.01, 1, 1], np.ones(k)), [true, other, (math.nan,) * k]
+    np.savez(path, mean=[sure, other, other], var=variance, gt=gt, dimensions=names.split())
+    for engine in ENGINES:
+        joint = evaluate(path, "--engine", engine)["joint"]
+        assert joint["mean_iou"] == pytest.approx(2 / 3, rel=1e-12)
+        assert joint["ause_iou"] == pytest.approx(1 / 3, rel=1e-12)
+    few = evaluate(path, "--dimensions", ",".join(names.split()[:3]))["joint"]
+    assert (few["mean_iou"], few["ause_iou"]) == (None, None)
+    assert ", IoU 0.667, AUSE of 1 − IoU 0.333" in done("evaluate", path)
+
+
+def test_a_sentence_says_which_measures_are_best_at_another_temperature_than_nll():
+    def said(**best: float) -> str:
+        grid = np.array([0.1, 0.5, 1.0, 2.0])
+        loss = {name: np.abs(np.log(grid / (best.get(name) or 1.0))) for name in MEASURES}
+        losses = {name: -one if name in SCORES else one for name, one in loss.items()}
+        flat = {name: np.zeros(4) for name in MEASURES if best.get(name) == 0.0}
+        return agreement(Sweep(grid, grid, losses | flat, {}, np.zeros(2, np.int64)))
+
+    assert said().startswith("The measures agree: each is best within a factor 1.26 of T = 1,")
+    found = said(uce_entropy=0.1, cuce=0.1, ucqs=0.1, ause=0.0, cece=2.0)
+    assert found.startswith("The measures disagree: NLL is best at T = 1 (and Brier, ECE, AUSE S, ")
+    assert "but UCE, cUCE and UCQS at ≤ 0.1, cECE at ≥ 2. fit takes the T of NLL" in found
+    assert "AUSE V" not in found
+    assert said(nll=0.0).startswith("No temperature changes the NLL")

@@ -273,7 +273,7 @@ def exposition() -> str:
         reloads=Reloads(outcomes={}),
         logs=LogCounts(lines={}),
         windows=(WindowReading("5m", readings[0]),),
-        classes=(ClassReading("car", class_evaluation(), class_evaluation()),),
+        classes=(ClassReading("car", class_evaluation(0.25), class_evaluation(0.5)),),
         predicted=(certain("car"),),
         promotions=LaidDown(
             pipeline,
@@ -286,9 +286,9 @@ def exposition() -> str:
     return finished(render(found)).decode()
 
 
-def class_evaluation() -> ClassEvaluation:
-    """Of 40 detections; every measure is 0.25."""
-    values: dict[str, Any] = {field.name: 0.25 for field in fields(ClassEvaluation)}
+def class_evaluation(measure: float) -> ClassEvaluation:
+    """Makes one of 40 detections whose measures are all the same."""
+    values: dict[str, Any] = {field.name: measure for field in fields(ClassEvaluation)}
     return ClassEvaluation(**(values | {"n": 40}))
 
 

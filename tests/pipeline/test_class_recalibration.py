@@ -34,6 +34,10 @@ class BrokenClasses(ClassRecalibrator):
                 return made[:, :, :-1]
             case "NaN in a row":
                 made[1, 0, 0] = np.nan
+            case "1.2 in all in a row":
+                made[1] *= 1.2
+            case "a negative value in a row":
+                made[1, 0] = -0.1, 0.5, 0.6
         return made
 
 
@@ -115,8 +119,11 @@ def test_where_class_recalibration_fails_everything_else_goes_on():
     assert broken.counters.class_recalibrations == ClassAccount(failed=3)
 
 
-def test_a_row_that_is_not_finite_goes_out_without():
-    classes = ClassSelection(piped_classes.CLASSES, BrokenClasses("NaN in a row"))
+@pytest.mark.parametrize(
+    "failure", ["NaN in a row", "1.2 in all in a row", "a negative value in a row"]
+)
+def test_a_row_that_is_no_opinion_goes_out_without_and_is_counted_as_failed(failure):
+    classes = ClassSelection(piped_classes.CLASSES, BrokenClasses(failure))
     pipeline = recalibrating(classes)
     answer = answered(pipeline, [BAD, sent(1), sent(2), sent(3)])
     assert answer.extras is not None

@@ -177,17 +177,6 @@ def test_every_number_is_what_get_calibration_says(sidecar):
     assert measures > {"entropy_mean", "entropy_above_before", "deviation_q50"}
 
 
-def test_metrics_of_classes_are_those_of_get_calibration_at_both_stages(sidecar):
-    told = sidecar.monitor.GetCalibration(pb.GetCalibrationRequest(), timeout=PATIENCE).classes
-    assert [one.stage for one in told] == list(STAGES.values())
-    assert told[0].ece > told[1].ece + 0.05
-    text = sidecar.get("/metrics")
-    for stage, one in zip(STAGES, told, strict=True):
-        for measure in ("ece", "nll", "entropy", "overconfidence"):
-            labels = f'slice="{one.slice}",stage="{stage}"'
-            assert f"calibration_class_{measure}{{{labels}}} {getattr(one, measure)}\n" in text
-
-
 def test_figures_show_the_bins_of_get_calibration(sidecar):
     request = pb.GetCalibrationRequest(slices=["car"], window="5m", include_bins=True)
     (told,) = sidecar.monitor.GetCalibration(request, timeout=PATIENCE).slices

@@ -9,6 +9,8 @@ import math
 from collections.abc import Callable, Sequence
 from statistics import fmean
 
+from tests.statistics import oracle
+
 Row = tuple[list[float], int]
 Rows = Sequence[Row]
 OfRow = Callable[[Row], float]
@@ -103,19 +105,11 @@ def area_score(rows: Rows, value: OfRow, outcome: OfRow, edges: Sequence[float])
 
 def remaining(rows: Rows, uncertainty: OfRow, merit: OfRow) -> list[float]:
     """Mean merit once 0 … N − 1 of the most uncertain rows are gone; ties share their mean."""
-    order = sorted(rows, key=uncertainty, reverse=True)
-    shared: list[float] = []
-    while len(shared) < len(order):
-        level = uncertainty(order[len(shared)])
-        ties = [row for row in order if uncertainty(row) == level]
-        shared += [fmean(map(merit, ties))] * len(ties)
-    return [fmean(shared[k:]) for k in range(len(shared))]
+    return oracle.sparsification([*map(uncertainty, rows)], [*map(merit, rows)])[::-1]
 
 
 def ause(rows: Rows, uncertainty: OfRow, merit: OfRow) -> float:
-    """Mean distance of the sparsification curve to that of the oracle, which sorts by merit."""
-    curve, oracle = remaining(rows, uncertainty, merit), remaining(rows, merit, merit)
-    return fmean(a - b for a, b in zip(curve, oracle, strict=True))
+    return oracle.ause([*map(uncertainty, rows)], [*map(merit, rows)])
 
 
 def entropy_parts(opinions: Sequence[Sequence[float]]) -> tuple[float, float]:

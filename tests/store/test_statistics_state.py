@@ -25,6 +25,7 @@ from monitor.frames.space import (
 from monitor.statistics.bins import IncompatibleStatistics
 from monitor.statistics.class_evaluation import class_as_json, read_classes
 from monitor.statistics.class_statistics import observe_classes
+from monitor.statistics.reading import read as read_measures
 from monitor.statistics.state import (
     ClassSliceState,
     ClassStages,
@@ -47,7 +48,7 @@ from monitor.store.statistics_state import (
     serialised,
 )
 from monitor.v1 import statistics_state_pb2 as pb
-from tests.laws import costly
+from tests.laws import assert_same, costly
 from tests.states import (
     BINNING,
     WINDOWS,
@@ -93,7 +94,7 @@ def test_a_state_that_is_written_and_read_is_the_same_to_the_last_bit(state):
         assert pb.StatisticsState.FromString(part).SerializeToString(deterministic=True) == part
 
 
-def test_a_state_that_an_older_sidecar_has_passed_on_is_whole_again():
+def test_what_an_older_sidecar_did_not_count_is_unknown_and_what_it_has_passed_on_is_whole_again():
     """It knows neither squares nor CRPS, sets them apart and writes them as panes of their own."""
     whole = state_message(3, 40)
     known, apart = pb.StatisticsState(), pb.StatisticsState()
@@ -106,9 +107,20 @@ def test_a_state_that_an_older_sidecar_has_passed_on_is_whole_again():
                 for field in ("squares", "crps") if name == "known" else others:
                     stage.ClearField(field)
     older = parsed(known.SerializeToString()).state
-    stages = [held.raw for one in older.slices for held in one.panes.values()]
-    assert not any(one.squares.keys.size or one.companion["crps"].any() for one in stages)
-    assert any(one.n for one in stages)
+    stages = [
+        [held.raw for one in state.slices for held in one.panes.values()]
+        for state in (older, parsed(whole.SerializeToString()).state)
+    ]
+    assert any(one.n > 0 for one in stages[0])
+    for bare, new in zip(*stages, strict=True):
+        assert not (bare.squares.keys.size or bare.companion["crps"].any())
+        for mixed in (bare, bare.merge(new), new.merge(bare)):
+            measured = (*(found := read_measures(mixed)).dimensions.values(), found.joint)
+            assert (
+                mixed.n <= 0 or np.isnan([(one.ause, one.ause_relative) for one in measured]).all()
+            )
+            assert mixed.n <= 0 or np.isnan([one.crps for one in found.dimensions.values()]).all()
+        assert_same(bare.merge(new).merge(bare.negated()), new)
     both = parsed(known.SerializeToString() + apart.SerializeToString()).state
     assert bits(both) == bits(parsed(whole.SerializeToString()).state)
 

@@ -1,8 +1,8 @@
 """calibration-monitor evaluate: judges and measures the calibration of a recorded file.
 
 Verdicts by group and dimension come first. One of two engines measures: from the rows, or from
-micro-bins as the sidecar does. The measures themselves are computed in `statistics`, and written
-for people in evaluation_tables.py.
+micro-bins as the sidecar does. The measures themselves are computed in `statistics`, and those of
+Gaussians are written for people in evaluation_tables.py.
 """
 
 from __future__ import annotations
@@ -24,18 +24,16 @@ from monitor.commands.apply import (
     recalibrate_classes,
     recalibrate_gaussians,
     remarks_on,
-    swept,
 )
 from monitor.commands.conditions import holding, read_condition
+from monitor.commands.evaluate.class_rows import class_table, judged_classes, measured_classes
+from monitor.commands.evaluate.sweep import sweep_figures, sweep_table, swept
 from monitor.commands.evaluation_tables import (
     advice,
     all_measures,
-    class_table,
     mixture,
     rows_line,
     summary,
-    sweep_figures,
-    sweep_table,
     verdict_lines,
 )
 from monitor.commands.held_out import HeldOut, compared, told
@@ -85,11 +83,7 @@ from monitor.statistics.bins import LOWEST, OCTAVES, Binning, LogBins
 from monitor.statistics.class_evaluation import (
     ClassEvaluation,
     class_as_json,
-    evaluate_class_rows,
-    nothing_to_evaluate,
-    read_classes,
 )
-from monitor.statistics.class_statistics import DIVISORS, NO_TRUTH, observe_classes
 from monitor.statistics.clusters import ALONE, cluster_id
 from monitor.statistics.exact_engine import (
     BinCut,
@@ -111,7 +105,6 @@ from monitor.statistics.verdicts import (
     ClassVerdict,
     Finding,
     Verdict,
-    class_verdict,
     gravest_first,
     verdicts,
 )
@@ -258,12 +251,12 @@ def run(options: argparse.Namespace) -> int:
         if isinstance(model, ClassSelection):
             recording = recalibrate_classes(model, recording)
         with working("measuring class probabilities"):
-            classes = _classes_measured(recording, options)
-            of_classes = _class_verdict(recording)
+            classes = measured_classes(recording, options)
+            of_classes = judged_classes(recording)
         if options.sweep is not None:
             steps = float(classes.n * TEMPERATURES.size)
             with working("sweeping the temperature", steps) as done:
-                sweep = swept(recording, partial(_classes_measured, options=options), done)
+                sweep = swept(recording, partial(measured_classes, options=options), done)
     if not only_classes:
         gaussians = measured(options, model if isinstance(model, Selection) else None)
     found = gaussians, classes, of_classes, model
@@ -569,44 +562,6 @@ def _streamed(
         done,
     )
     return replace(read(statistics, cut), tracks=count)
-
-
-def _class_verdict(recording: ClassRecording) -> ClassVerdict | None:
-    """Judges the rows with a true class and usable probabilities; None without any."""
-    usable = np.isfinite(recording.probabilities).all(axis=1)
-    usable &= (recording.label >= 0) & (recording.label < recording.probabilities.shape[1])
-    if not usable.any():
-        return None
-    tracks = numbered_tracks(recording, usable)
-    return class_verdict(recording.probabilities[usable], recording.label[usable], tracks)
-
-
-def _classes_measured(recording: ClassRecording, options: argparse.Namespace) -> ClassEvaluation:
-    """Measures class probabilities.
-
-    Raises EvaluationError when no row is left, or the engine cannot make the bins asked for: from
-    micro-bins a divisor of 60, of equal width.
-    """
-    rows, bins = (recording.probabilities, recording.label), options.class_bins
-    binning = options.class_binning
-    if options.engine == "exact":
-        return evaluate_class_rows(*rows, opinions=recording.opinions, bins=bins, binning=binning)
-    if binning != "equal-width":
-        raise EvaluationError(
-            f"--class-binning {binning} sorts the rows, and --engine streaming keeps none. "
-            "Use --engine exact, or leave --class-binning out."
-        )
-    if bins not in DIVISORS:
-        raise EvaluationError(
-            f"--class-bins {bins}: --engine streaming keeps class probabilities in sixtieths. "
-            f"Use one of {', '.join(map(str, DIVISORS))}, or --engine exact."
-        )
-    statistics = observe_classes(*rows, recording.opinions)
-    without = int((recording.label == NO_TRUTH).sum())
-    if statistics.n == 0:
-        raise nothing_to_evaluate(recording.label.size, without, statistics.classes)
-    refused = recording.label.size - without - statistics.n
-    return replace(read_classes(statistics, bins), without_truth=without, refused=refused)
 
 
 def document(
