@@ -130,9 +130,18 @@ class Promotions:
         if not before:
             raise NothingToRollBack(
                 f"nothing was active before '{self._active(kind).version}': "
-                "there is nothing to roll back to. Promote a version that is known."
+                "there is nothing to roll back to. Promote a version that is known"
+                f"{self._also_changed(kind)}."
             )
         return known[before[-1]]
+
+    def _also_changed(self, kind: Kind) -> str:
+        """Ends the sentence by the way to roll back the other kind, where that has changed."""
+        others = [one for one, before in self.recalibrators.before.items() if before]
+        if kind in others or not others:
+            return ""
+        way = "with" if kind is Selection else "without"
+        return f", or roll back {way} --classes what has changed"
 
     def _with_slice_before(self, slice: str) -> AnySelection:
         """Rolls one slice of the active selection back. Raises NothingToRollBack."""

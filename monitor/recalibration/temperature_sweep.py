@@ -46,7 +46,7 @@ BY_CLASS: Mapping[str, str] = {
     "ause_entropy_by_class": "AUSE S",
 }
 
-# Values no further apart, over the largest, differ by rounding.
+# Values no further apart, over the largest or over 1, differ by rounding.
 _ROUNDING = 1e-12
 
 # Rows whose opinions are tempered at a time.
@@ -105,7 +105,7 @@ def best_temperature(temperature: FloatArray, loss: FloatArray) -> float:
     returns            NaN where the loss is unknown or the same at every temperature
     """
     lowest, highest = float(loss.min()), float(loss.max())
-    rounding = _ROUNDING * max(abs(lowest), abs(highest))
+    rounding = _ROUNDING * max(1.0, abs(lowest), abs(highest))
     # NaN fails the comparison.
     if not highest - lowest > rounding:
         return float("nan")

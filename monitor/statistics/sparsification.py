@@ -17,6 +17,9 @@ from scipy.special import digamma
 
 from monitor.frames.space import FloatArray, IntArray
 
+# Four units in the last place.
+_ROUNDING = 2.0**-50
+
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
@@ -42,13 +45,17 @@ def rank_rows(
 ) -> Ranked:
     """Groups the rows themselves: rows of equal uncertainty are ties.
 
+    Neighbours that differ by four units in the last place or less are equal, since the entropies of
+    permuted opinions, or the determinants of rotated covariances, differ by rounding alone.
+
     uncertainty  (N,)
     errors       (N, E)
     segment      (N,)
     """
     order = np.lexsort((uncertainty, segment))
     segment, uncertainty = segment[order], uncertainty[order]
-    first = np.append(True, (np.diff(segment) != 0) | (np.diff(uncertainty) != 0))[: order.size]
+    apart = np.diff(uncertainty) > _ROUNDING * np.abs(uncertainty[1:])
+    first = np.append(True, (np.diff(segment) != 0) | apart)[: order.size]
     start = np.flatnonzero(first)
     error = np.add.reduceat(errors[order], start) if start.size else errors
     return Ranked(

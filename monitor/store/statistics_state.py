@@ -70,6 +70,9 @@ from monitor.store.state_definitions import (
 )
 from monitor.v1 import statistics_state_pb2 as pb
 
+# Where the moments of class probabilities begin among their companions.
+_MOMENTS = COMPANIONS.index("doubt_cubed")
+
 # The fields that tell which one of its kind a message is.
 _IDENTITY = {
     "SliceState": {"name", "overflow", "dimensions", "angles_in_joint"},
@@ -200,7 +203,8 @@ def _encode_slice_pane(held: SliceStatistics) -> pb.PaneState:
 
 
 def _encode_stage(stage: StageStatistics) -> pb.StageState:
-    companions, crps = _without_crps(stage.companions, stage.space.k)
+    # Older sidecars know no CRPS, and set it apart.
+    companions, crps = _split(stage.companions, -stage.space.k)
     return pb.StageState(
         n=stage.n,
         cells=encode_sums(stage.cells),
@@ -211,14 +215,18 @@ def _encode_stage(stage: StageStatistics) -> pb.StageState:
     )
 
 
-def _without_crps(sums: ExactSum, k: int) -> tuple[ExactSum, ExactSum]:
-    """Splits companions: older sidecars know no CRPS, the last K of them, and set it apart."""
-    old, crps = slice(-k), slice(-k, None)
+def _split(sums: ExactSum, at: int) -> tuple[ExactSum, ExactSum]:
+    """Splits companions into those before a place and the others."""
     low, high = sums.low, sums.high
     return (
-        ExactSum(low[old], high[old], sums.exponent),
-        ExactSum(low[crps], high[crps], sums.exponent),
+        ExactSum(low[:at], high[:at], sums.exponent),
+        ExactSum(low[at:], high[at:], sums.exponent),
     )
+
+
+def _joined(one: ExactSum, other: ExactSum) -> ExactSum:
+    low, high = np.append(one.low, other.low), np.append(one.high, other.high)
+    return ExactSum(low, high, one.exponent)
 
 
 def decode_slice(
@@ -281,7 +289,7 @@ def _decode_stage(message: pb.StageState, zero: StageStatistics, field: str) -> 
     squares = decode_sums(
         message.squares, zero.squares.width, axes * SQUARED_ERRORS.count, f"{field}.squares"
     )
-    companions, crps = _without_crps(zero.companions, zero.space.k)
+    companions, crps = _split(zero.companions, -zero.space.k)
     if not no_limbs(message.companions):
         companions = decode_limbs(message.companions, companions, f"{field}.companions")
     elif n or cells.keys.size or nees.keys.size:
@@ -292,8 +300,7 @@ def _decode_stage(message: pb.StageState, zero: StageStatistics, field: str) -> 
         crps = decode_limbs(message.crps, crps, f"{field}.crps")
     elif squares.keys.size:
         raise invalid(f"{field}.crps", "absent, where squares are there")
-    low, high = np.append(companions.low, crps.low), np.append(companions.high, crps.high)
-    found = ExactSum(low, high, companions.exponent)
+    found = _joined(companions, crps)
     return replace(zero, n=n, tables=(cells, nees, squares), companions=found)
 
 
@@ -313,19 +320,21 @@ def encode_class_slice(entry: ClassSliceState, known: PaneBytes | None) -> Itera
 
 def _encode_class_pane(held: ClassStages) -> pb.ClassPaneState:
     """Without level and number. Equal states are equal bytes."""
-    found = pb.ClassPaneState(**_class_sums(held.raw))
+    found = pb.ClassPaneState(n=held.raw.n, **_class_sums(held.raw))
     if held.recalibrated is not held.raw:
-        recalibrated = _class_sums(held.recalibrated)
-        if recalibrated != _class_sums(held.raw):
-            found.recalibrated.CopyFrom(pb.ClassStageState(**recalibrated))
+        change = held.recalibrated.merge(held.raw.negated())
+        if not change.is_zero:
+            found.change.CopyFrom(pb.ClassChange(**_class_sums(change)))
     return found
 
 
 def _class_sums(stage: ClassStatistics) -> dict[str, Any]:
+    # Older sidecars know no moments, and set them apart.
+    companions, moments = _split(stage.companions, _MOMENTS)
     return {
-        "n": stage.n,
         "tables": [encode_sums(table) for table in stage.tables],
-        "companions": encode_limbs(stage.companions),
+        "companions": encode_limbs(companions),
+        "moments": encode_limbs(moments),
     }
 
 
@@ -350,36 +359,41 @@ def _check_hash(found: str, ours: str, what: str, field: str) -> None:
 
 
 def _decode_class_pane(zero: ClassStatistics, pane: pb.ClassPaneState, field: str) -> ClassStages:
-    raw = recalibrated = _decode_class_stage(pane, zero, field)
-    if pane.HasField("recalibrated"):
-        recalibrated = _decode_class_stage(pane.recalibrated, zero, f"{field}.recalibrated")
+    raw = recalibrated = replace(
+        _decode_class_sums(pane, zero, field), n=checked_count(pane.n, field)
+    )
+    if raw.n and not pane.tables:
+        raise invalid(f"{field}.tables", "absent, where other sums are there")
+    if pane.HasField("change"):
+        change = _decode_class_sums(pane.change, zero, f"{field}.change")
+        recalibrated = raw.merge(change)
     return Stages(raw, recalibrated)
 
 
-def _decode_class_stage(
-    message: pb.ClassPaneState | pb.ClassStageState, zero: ClassStatistics, field: str
+def _decode_class_sums(
+    message: pb.ClassPaneState | pb.ClassChange, zero: ClassStatistics, field: str
 ) -> ClassStatistics:
+    """The sums of a message, with no count of rows."""
+    companions, moments = _split(zero.companions, _MOMENTS)
+    if not no_limbs(message.moments):
+        moments = decode_limbs(message.moments, moments, f"{field}.moments")
     if not message.tables:
-        if message.n or not no_limbs(message.companions):
+        if not no_limbs(message.companions):
             raise invalid(f"{field}.tables", "absent, where other sums are there")
-        # A place for what newer code has added, with nothing that we know.
-        return zero
+        # A place for what newer code has added, or an older sidecar has set apart.
+        return replace(zero, companions=_joined(companions, moments))
     if len(message.tables) != len(zero.tables):
         raise invalid(f"{field}.tables", f"{len(message.tables)}, not {len(zero.tables)}")
-    shapes = table_shapes(zero.classes)
-    companions = pb.ExactSums(low=message.companions.low, high=message.companions.high)
-    # An older state ends before the moments: none of its rows has them.
-    for limbs in (companions.low, companions.high):
-        if len(limbs) == COMPANIONS.index("doubt_cubed"):
-            limbs.extend([0] * (len(COMPANIONS) - len(limbs)))
+    companions = decode_limbs(message.companions, companions, f"{field}.companions")
     return replace(
         zero,
-        n=checked_count(message.n, field),
         tables=tuple(
             decode_sums(table, width, end, f"{field}.tables[{i}]")
-            for i, (table, (width, end)) in enumerate(zip(message.tables, shapes, strict=True))
+            for i, (table, (width, end)) in enumerate(
+                zip(message.tables, table_shapes(zero.classes), strict=True)
+            )
         ),
-        companions=decode_limbs(companions, zero.companions, f"{field}.companions"),
+        companions=_joined(companions, moments),
     )
 
 

@@ -112,31 +112,33 @@ class SliceState(_message.Message):
     panes: _containers.RepeatedCompositeFieldContainer[PaneState]
     def __init__(self, name: _Optional[str] = ..., overflow: bool = ..., dimensions: _Optional[_Iterable[_Union[_frame_pb2.Dimension, _Mapping]]] = ..., angles_in_joint: bool = ..., panes: _Optional[_Iterable[_Union[PaneState, _Mapping]]] = ...) -> None: ...
 
-class ClassStageState(_message.Message):
-    __slots__ = ("n", "tables", "companions")
-    N_FIELD_NUMBER: _ClassVar[int]
+class ClassChange(_message.Message):
+    __slots__ = ("tables", "companions", "moments")
     TABLES_FIELD_NUMBER: _ClassVar[int]
     COMPANIONS_FIELD_NUMBER: _ClassVar[int]
-    n: int
+    MOMENTS_FIELD_NUMBER: _ClassVar[int]
     tables: _containers.RepeatedCompositeFieldContainer[SparseSums]
     companions: ExactSums
-    def __init__(self, n: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[SparseSums, _Mapping]]] = ..., companions: _Optional[_Union[ExactSums, _Mapping]] = ...) -> None: ...
+    moments: ExactSums
+    def __init__(self, tables: _Optional[_Iterable[_Union[SparseSums, _Mapping]]] = ..., companions: _Optional[_Union[ExactSums, _Mapping]] = ..., moments: _Optional[_Union[ExactSums, _Mapping]] = ...) -> None: ...
 
 class ClassPaneState(_message.Message):
-    __slots__ = ("level", "number", "n", "tables", "companions", "recalibrated")
+    __slots__ = ("level", "number", "n", "tables", "companions", "change", "moments")
     LEVEL_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     N_FIELD_NUMBER: _ClassVar[int]
     TABLES_FIELD_NUMBER: _ClassVar[int]
     COMPANIONS_FIELD_NUMBER: _ClassVar[int]
-    RECALIBRATED_FIELD_NUMBER: _ClassVar[int]
+    CHANGE_FIELD_NUMBER: _ClassVar[int]
+    MOMENTS_FIELD_NUMBER: _ClassVar[int]
     level: int
     number: int
     n: int
     tables: _containers.RepeatedCompositeFieldContainer[SparseSums]
     companions: ExactSums
-    recalibrated: ClassStageState
-    def __init__(self, level: _Optional[int] = ..., number: _Optional[int] = ..., n: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[SparseSums, _Mapping]]] = ..., companions: _Optional[_Union[ExactSums, _Mapping]] = ..., recalibrated: _Optional[_Union[ClassStageState, _Mapping]] = ...) -> None: ...
+    change: ClassChange
+    moments: ExactSums
+    def __init__(self, level: _Optional[int] = ..., number: _Optional[int] = ..., n: _Optional[int] = ..., tables: _Optional[_Iterable[_Union[SparseSums, _Mapping]]] = ..., companions: _Optional[_Union[ExactSums, _Mapping]] = ..., change: _Optional[_Union[ClassChange, _Mapping]] = ..., moments: _Optional[_Union[ExactSums, _Mapping]] = ...) -> None: ...
 
 class ClassSliceState(_message.Message):
     __slots__ = ("name", "class_names", "bin_hash", "panes", "overflow")

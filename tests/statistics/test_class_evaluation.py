@@ -348,3 +348,14 @@ def test_confident_detectors_are_told_apart_and_rounding_beyond_an_end_stays_in_
     assert [axis.index(np.array([-0.0]))[0] for axis in AXES[1:]] == [0, 0, 0]
     assert AXES[3].index(np.array([1.001]))[0] == AXES[3].count - 1
     assert AXES[2].upper[AXES[2].index(np.array([149 * np.log(2)]))] < 128
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_opinions_that_differ_in_the_order_of_classes_alone_are_ties(seed):
+    """Their entropies are sums in another order, which differ by rounding."""
+    random = np.random.default_rng(seed)
+    opinion = random.dirichlet(np.ones(5))
+    found = evaluate_class_rows(
+        np.array([random.permutation(opinion) for _ in range(400)]), random.integers(0, 5, 400)
+    )
+    assert found.ause_entropy == near(found.ause)

@@ -361,3 +361,17 @@ def test_the_mean_of_calibrated_squares_lies_in_its_band_in_95_of_100_sets(draw,
     mean = np.square(values).mean(axis=1) / (1.0 if draw == "normal" else 2.0)
     low, high = measures.mean_square_band(300, kurtosis)
     assert 0.94 <= np.mean((low < mean) & (mean < high)) <= 0.96
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_one_covariance_turned_to_the_bearing_of_each_row_ranks_nothing(seed):
+    random, n = np.random.default_rng(seed), 300
+    bearing = random.uniform(-np.pi, np.pi, n)
+    turn = np.array([[np.cos(bearing), -np.sin(bearing)], [np.sin(bearing), np.cos(bearing)]])
+    turn = turn.transpose(2, 0, 1)
+    covariance = turn @ np.diag([0.04, 0.36]) @ turn.transpose(0, 2, 1)
+    error = random.normal(size=(n, 2))
+    joint = evaluate_rows(plain_space(("x", "y"), "m"), 0 * error, covariance, error).joint
+    squares = np.sort(np.square(error).sum(axis=1))
+    of_oracle = np.mean(np.cumsum(squares) / np.arange(1, n + 1))
+    assert joint.ause == pytest.approx(squares.mean() - of_oracle, rel=1e-9)

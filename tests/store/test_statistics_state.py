@@ -318,11 +318,21 @@ def test_a_state_of_another_kind_is_refused_with_both_kinds_named(path, value, s
 
 
 def test_of_an_older_state_of_classes_all_is_known_but_the_skewness_and_both_stages_are_one():
-    """Such a state has nine companions and no stages."""
-    now, older = state_message(), state_message()
+    """It knows neither moments nor stages, and writes them as panes of their own."""
+    now, older, apart = state_message(), state_message(), pb.StatisticsState()
     for pane in older.class_slices[0].panes:
-        pane.ClearField("recalibrated")
-        del pane.companions.low[9:], pane.companions.high[9:]
+        pane.ClearField("change")
+        pane.ClearField("moments")
+    apart.class_slices.extend(now.class_slices)
+    for pane in (pane for entry in apart.class_slices for pane in entry.panes):
+        for known_to_it in ("n", "tables", "companions"):
+            pane.ClearField(known_to_it)
+    assert any(pane.HasField("change") for pane in now.class_slices[0].panes)
+    # What it has passed on is whole again, beside what it has counted itself.
+    whole, bare = (parsed(one.SerializeToString()).state for one in (now, older))
+    its_own = joined(StoredState(bare.merge(bare)))
+    found = parsed(its_own + apart.SerializeToString()).state
+    assert bits(found.class_slices) == bits(whole.merge(bare).class_slices)
     read, known = (decode([one]).state.class_slices[0].panes.values() for one in (older, now))
     assert all(held.recalibrated is held.raw for held in read)
     ours, theirs = (reduce(ClassStages.merge, panes) for panes in (known, read))

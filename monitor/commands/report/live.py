@@ -95,12 +95,12 @@ async def look(client: Client) -> Seen:
 def report_of(seen: Seen, made: Mapping[str, str]) -> Report:
     """Builds the report. `made` says what was asked, and how."""
     slices = list(slices_of(seen.statistics))
-    alarms = alarms_of(seen.standings)
+    classes, alarms = list(classes_of(seen.statistics)), alarms_of(seen.standings)
     return Report(
         title="Calibration report",
-        verdict=list(verdict(slices, alarms)),
+        verdict=list(verdict(slices, alarms, classes)),
         slices=slices,
-        classes=list(classes_of(seen.statistics)),
+        classes=classes,
         opening=[_over_time(seen)],
         sections=[
             _all_detections(seen.statistics),
@@ -161,12 +161,18 @@ def alarms_of(standings: DriftStandings) -> list[Alarm]:
     return sorted(found, key=lambda alarm: alarm.severity is not Severity.PAGE)
 
 
-def verdict(slices: Sequence[Slice], alarms: Sequence[Alarm]) -> Iterator[Said]:
-    """Says what is wrong, the gravest first: alarms, then slices that are far off."""
+def verdict(
+    slices: Sequence[Slice], alarms: Sequence[Alarm], classes: Sequence[object] = ()
+) -> Iterator[Said]:
+    """Says what is wrong, the gravest first: alarms, then slices that are far off.
+
+    classes  slices of class probabilities with labels, which are not judged here
+    """
     for alarm in alarms:
         yield Said(str(alarm.severity), f"Alarm, {alarm_sentence(alarm)}.")
     if not slices:
-        yield Said("ticket", "Nothing can be judged: no ground truth has come.")
+        of = " of estimates; of class probabilities see below" * bool(classes)
+        yield Said("ticket", f"Nothing can be judged: no ground truth has come{of}.")
         return
     judged = [one for one in slices if one.last.joint.n_eff >= FEWEST_TO_JUDGE]
     if not judged and not alarms:

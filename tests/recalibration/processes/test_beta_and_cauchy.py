@@ -354,8 +354,15 @@ def test_density_probability_and_quantiles_are_those_of_a_cauchy():
     assert found.cumulative(value) == pytest.approx(cauchy.cdf(value, location, scale))
     expected = cauchy.ppf(tau[:, None, None], location, scale)
     assert found.quantiles(tau) == pytest.approx(expected, rel=1e-9)
-    # Without a mean there is no score that is proper.
-    assert np.isnan(found.crps(value)).all()
+    for y in (-40.0, -0.5, 0.0, 3.0):
+        below, above = (
+            quad(lambda x: cauchy.cdf(x) ** 2, -np.inf, y)[0],
+            quad(lambda x: cauchy.sf(x) ** 2, y, np.inf)[0],
+        )
+        unit = CauchyMarginals(np.zeros((1, 1)), np.ones((1, 1)))
+        assert unit.crps(np.array([[y]])).item() == pytest.approx(below + above, rel=1e-7)
+    units = CauchyMarginals(np.zeros((6, 3)), np.ones((6, 3)))
+    assert found.crps(value) == pytest.approx(scale * units.crps((value - location) / scale))
 
 
 @cache
