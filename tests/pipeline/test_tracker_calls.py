@@ -62,11 +62,11 @@ def test_a_written_frame_is_answered():
 
 
 def test_whoever_is_no_tracker_or_not_there_is_a_lost_link_that_says_so(monkeypatch, tmp_path):
-    monkeypatch.setattr(external_tracker, "CONNECTING", 0.2)
     with pytest.raises(LinkLost, match="nobody takes the connection"):
         run(exchanged(free_address()))
     mute = socket.create_server(("127.0.0.1", 0))
-    with mute, pytest.raises(LinkLost, match="no connection within"):
+    with mute, monkeypatch.context() as soon, pytest.raises(LinkLost, match="no connection within"):
+        soon.setattr(external_tracker, "CONNECTING", 0.2)
         run(exchanged(f"127.0.0.1:{mute.getsockname()[1]}"))
     with pytest.raises(LinkLost, match=r"\[tracker\] certificate_authority"):
         run(exchanged("127.0.0.1:1", certificate_authority=str(tmp_path / "none")))
