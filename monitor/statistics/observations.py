@@ -63,6 +63,9 @@ _ORDINARY = 64.0
 
 # Above so many possible cells, those that occur are sorted for instead of marked.
 _MOST_MARKS = 2**24
+
+# Up to so many, each has a counter: that takes 5 to 8 % off the sums of 8,192 rows.
+_MOST_COUNTERS = 2**17
 Result = TypeVar("Result")
 
 
@@ -255,9 +258,24 @@ def _sum(
 
 def _counts(position: IntArray, bins: int, slot: IntArray, slots: int) -> SparseSums:
     """Counts detections by cell; position (A, n) is the bin of each on each axis."""
-    keys, number = _occupied(position, bins, slot, slots)
-    counts = np.bincount(number, minlength=keys.size)
+    cells = slots * position.shape[0] * bins
+    if cells > _MOST_COUNTERS:
+        keys, number = _occupied(position, bins, slot, slots)
+        counts = np.bincount(number, minlength=keys.size)
+    else:
+        counts = np.bincount(_keys(position, bins, slot, slots), minlength=cells)
+        # Twice as fast as of the counts themselves.
+        keys = np.flatnonzero(counts != 0)
+        counts = counts[keys]
     return SparseSums(keys, counts.astype(np.int64)[:, None], keys[:0], keys[:0])
+
+
+def _keys(position: IntArray, bins: int, slot: IntArray, slots: int) -> IntArray:
+    """(A · n,) cell (slot · axes + axis) · bins + bin of positions (A, n)."""
+    at_axis = position + (np.arange(position.shape[0]) * bins)[:, None]
+    if slots > 1:
+        at_axis += slot * (position.shape[0] * bins)
+    return at_axis.ravel()
 
 
 def _cells(
@@ -329,10 +347,7 @@ def _occupied(
     returns   the cells, ascending, and (A · n,) which of them each is
     """
     cells = slots * position.shape[0] * bins
-    at_axis = position + (np.arange(position.shape[0]) * bins)[:, None]
-    if slots > 1:
-        at_axis += slot * (position.shape[0] * bins)
-    key = at_axis.ravel()
+    key = _keys(position, bins, slot, slots)
     if cells > _MOST_MARKS:
         keys, number = np.unique(key, return_inverse=True)
         return keys, number.astype(np.int64)
