@@ -59,6 +59,9 @@ AUSE = tuple(
 # Values of a smaller variance are all alike: sums with a grid of 2^-60 tell no skewness of theirs.
 _LEAST_VARIANCE = 2.0**-36
 
+# An area of less is none.
+_ROUNDING = 1e-15
+
 # Printed under their own names, in this order.
 _CLASSES = (
     "accuracy",
@@ -278,6 +281,8 @@ def _ause(ranked: tuple[Ranked, ...], right: IntArray, wrong: IntArray) -> Float
         oracle[0] = (wrong - right * (digamma(n + 1) - digamma(right + 1))) / n
     slack[0] = 0.0
     found: FloatArray = np.stack(sorts) + np.stack((-oracle, slack))
+    # The same order as the oracle's leaves a rounding of the areas.
+    found[np.abs(found) < _ROUNDING] = 0.0
     # (sort, area or bound, merit, segment) to (area or bound, merit · sort, segment)
     return found.transpose(1, 2, 0, 3).reshape(2, len(AUSE), -1)
 
