@@ -28,7 +28,7 @@ from benchmarks.machine import machine
 from monitor.config import Config
 from monitor.frames.detections import Estimates, Limits, ReceivedDetections
 from monitor.frames.frame import Header, ReceivedFrame, Refusal
-from monitor.frames.space import FloatArray, plain_space
+from monitor.frames.space import FloatArray, IntArray, plain_space
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.learning import job_of
 from monitor.pipeline.promotions import SCHEDULE, Promotions
@@ -258,7 +258,7 @@ def class_run(seed: int, drive: ClassDrive) -> ClassDriven:
     assert not isinstance(stream, Refusal)
     when: dict[str, int] = {}
     end, known = -1, 0
-    rows: list[tuple[FloatArray, FloatArray, FloatArray]] = []
+    rows: list[tuple[FloatArray, FloatArray, IntArray]] = []
     for i, (frame, opinions, ended) in enumerate(class_frames(drive, seed)):
         answer = pipeline.process(stream, frame)
         made = None if answer.extras is None else answer.extras.class_probabilities
