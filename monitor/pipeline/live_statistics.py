@@ -16,7 +16,7 @@ from monitor.frames.slices import ClassSliceTable, SliceBy, SliceTable
 from monitor.frames.space import Space
 from monitor.statistics.bins import ExportEdges, SliceBins
 from monitor.statistics.folding import ClassAccumulator, PredictedAccumulator, SliceAccumulator
-from monitor.statistics.predicted import PredictedStatistics
+from monitor.statistics.predicted import PredictedStatistics, no_predicted
 from monitor.statistics.reading import RAW, RECALIBRATED, PredictedReading, read_predicted
 from monitor.statistics.state import (
     ClassSliceState,
@@ -211,17 +211,35 @@ class LiveStatistics:
         """Reads how certain the detector is in a window, beside the time before it.
 
         That is the rest of the longest window; of all since epoch, if there is one window alone.
+        A total has no time before: its slices have other shares of it at other times. Neither have
+        slices that come and go, in the shortest window: what is seen of them is single objects.
         """
         now = yield from self.predicted_in_steps(level)
         longest = self.windows.older - 1 if self.windows.older > 1 else None
         # Read later, so that it holds all that is in the window.
-        whole = dict((yield from self.predicted_in_steps(longest)))
+        slices, totals_of = self.slices.slices, self._predicted_totals
+        found = yield from self._read(self.predicted, slices, totals_of, longest)
+        whole = {entry.name: statistics for entry, statistics in found}
+        if level == 0:
+            steady = self._steady()
+            whole = {name: held for name, held in whole.items() if name in steady}
         readings = []
         for name, statistics in now:
-            before = whole.get(name, statistics).merge(statistics.negated())
+            before = no_predicted()
+            if name in whole:
+                before = whole[name].merge(statistics.negated())
             readings.append(read_predicted(name, statistics, before))
             yield
         return tuple(readings)
+
+    def _steady(self) -> set[str]:
+        """Names the slices with detections in four of five panes of the shortest window."""
+        panes = self.predicted.panes
+        came = {
+            entry.name: sum(level == 0 for level, _ in panes.get(index, {}))
+            for index, entry in enumerate(self.slices.slices)
+        }
+        return {name for name, many in came.items() if many >= 0.8 * self.windows.panes}
 
     def _read(
         self,

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 
+from monitor.frames.slices import CLASS_PROBABILITIES
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.learning import CLASS_CHAIN, LabelledTracks, TracksToFit
 from monitor.pipeline.recalibrators import Kind, NothingToRollBack, Recalibrators
@@ -272,6 +273,8 @@ class Promotions:
         self._tell_register(earlier, after, what)
         self.counters.swaps[what] += 1
         self._renew()
+        if kind is ClassSelection:
+            about = about or CLASS_PROBABILITIES
         return self._record(what, actor, reason, after.version, earlier.version, about)
 
     def _note_before(self, kind: Kind, earlier: str, after: str, what: Happened) -> None:

@@ -49,7 +49,7 @@ _SWAPS = (Happened.PROMOTED, Happened.ROLLED_BACK)
 _CONNECT = "README.md#beside-a-detector"
 
 # Kinds of sentences that call for somebody or are news, the gravest first.
-_RANKS = {"page": 0, "warning": 1, "swap": 2, "ticket": 3, "note": 4}
+_RANKS = {"page": 0, "warning": 1, "swap": 2, "ticket": 3, "note": 4, "": 4}
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,12 +313,12 @@ def trouble(view: View, name: str) -> tuple[int, float]:
 def findings(view: View) -> list[Said]:
     """Says what is the matter with the whole sidecar, the gravest first; never empty."""
     found = [*_alarms(view), *_silence(view), *_swaps(view), *_candidates(view)]
-    found += _unknown(view)
     well = _well(view)
     grave = any(one.kind in ("page", "warning", "ticket") for one in found)
     # A window holds the time before a swap: what is off in it is no news then.
     if not found or (well.kind == "well" and not grave):
         found.append(well)
+    found += _unknown(view)
     return sorted(found, key=lambda one: _RANKS.get(one.kind, len(_RANKS)))
 
 
@@ -375,7 +375,7 @@ def _swaps(view: View) -> Iterator[Said]:
         promoted = record.what is Happened.PROMOTED
         of_classes = slice == CLASS_PROBABILITIES
         what = "was corrected" if promoted else "is without its last correction, rolled back"
-        if of_classes:
+        if slice in ("", CLASS_PROBABILITIES):
             what = (
                 "were corrected" if promoted else "are without their last correction, rolled back"
             )
@@ -455,7 +455,8 @@ def _unknown(view: View) -> Iterator[Said]:
             f"{worst}{others}: {percent(shares[worst])} of the detections of the last "
             f"{lasting(view.shortest)} are less certain of their {what} than 95 % were before.",
             "docs/measures.md#of-all-detections",
-            f"Before is {before(view)}. The detector may meet what it does not know. This needs no "
+            f"Before is {before(view)}. The detector may meet what it does not know"
+            f"{', or be farther away from what it knows' * (not view.by_range)}. This needs no "
             "label, and is no alarm.",
         )
 

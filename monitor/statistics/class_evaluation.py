@@ -522,7 +522,8 @@ def _ranked_rows(rows: ClassRows, segment: IntArray, segments: int) -> tuple[Ran
     errors = np.stack([~rows.right, rows.brier], axis=1)
     # The variation ratio 1 − confidence, without its rounding; Wolf et al. 2024, eq. 8
     uncertainties = (-rows.confidence, rows.entropy, rows.cross_entropy, rows.brier)
-    return tuple(rank_rows(each, errors, segment, segments) for each in uncertainties)
+    # All of them are rounded as numbers about 1 are.
+    return tuple(rank_rows(each, errors, segment, segments, 1.0) for each in uncertainties)
 
 
 def _means_of_rows(rows: ClassRows) -> dict[str, float]:

@@ -41,7 +41,11 @@ class Ranked:
 
 
 def rank_rows(
-    uncertainty: FloatArray, errors: FloatArray, segment: IntArray, segments: int
+    uncertainty: FloatArray,
+    errors: FloatArray,
+    segment: IntArray,
+    segments: int,
+    least: float = 0.0,
 ) -> Ranked:
     """Groups the rows themselves: rows of equal uncertainty are ties.
 
@@ -51,10 +55,11 @@ def rank_rows(
     uncertainty  (N,)
     errors       (N, E)
     segment      (N,)
+    least        size below which the uncertainty is rounded as if it had this size
     """
     order = np.lexsort((uncertainty, segment))
     segment, uncertainty = segment[order], uncertainty[order]
-    apart = np.diff(uncertainty) > _ROUNDING * np.abs(uncertainty[1:])
+    apart = np.diff(uncertainty) > _ROUNDING * np.maximum(np.abs(uncertainty[1:]), least)
     first = np.append(True, (np.diff(segment) != 0) | apart)[: order.size]
     start = np.flatnonzero(first)
     error = np.add.reduceat(errors[order], start) if start.size else errors

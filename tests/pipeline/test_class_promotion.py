@@ -13,6 +13,7 @@ import pytest
 
 from monitor.frames.detections import Limits
 from monitor.frames.frame import Header
+from monitor.frames.slices import CLASS_PROBABILITIES
 from monitor.pipeline.fit_rounds import FitRounds
 from monitor.pipeline.learning import CLASS_CHAIN, CLASS_SLICE, job_of
 from monitor.pipeline.promotions import SCHEDULE, Promotions
@@ -84,6 +85,7 @@ def test_a_calibrated_detector_is_left_alone_and_one_not_sure_enough_waits_for_a
     record = unsure.promote(standing.version, "anna")
     assert record.after == standing.version == unsure.recalibrators.class_selection.version
     back = unsure.rollback(ClassSelection, "", "anna")
+    assert back.slice == CLASS_PROBABILITIES
     assert (back.before, back.after) == (standing.version, CLASS_IDENTITY.version)
 
 

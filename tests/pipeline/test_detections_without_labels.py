@@ -99,6 +99,8 @@ def test_who_meets_what_it_does_not_know_is_seen_within_a_window_without_any_lab
     slices = {name: one for name, one in view.predicted.items() if name != "total"}
     worst, one = max(slices.items(), key=lambda entry: entry[1].entropy_above_before)
     share = percent(one.entropy_above_before)
+    # Of a total, the slices have other shares at other times.
+    assert math.isnan(view.predicted["total"].entropy_above_before)
     assert said.kind == "note"
     assert re.fullmatch(
         rf"{re.escape(worst)} and \d other slices: {share} of the detections of the last 5 min are "
@@ -133,6 +135,20 @@ def test_a_scene_that_is_another_but_well_known_is_not_worth_a_look(by):
     # What is farther away is known less exactly: shown, but no news where range is not told apart.
     assert (max(shares) > UNUSUAL) == (by == "class")
     assert max(one.entropy_above_before for one in view.predicted.values()) < UNUSUAL
+
+
+def test_a_slice_of_which_single_objects_are_seen_is_not_compared():
+    drive = Drive("class")
+    drive.drive(11)
+    for minute in range(5):
+        # Trams in one minute of five: less than half of the panes hold some, though many in all.
+        mix = (0.1, 0.1, 0.1, 0.7) if minute == 2 else (0.4, 0.3, 0.3, 0.0)
+        drive.drive(1, mix=mix, alien=0.6)
+    read = drive.read()
+    shares = {name: one.entropy_above_before for name, one in read.items()}
+    assert read["tram"].n > 200
+    assert math.isnan(shares["tram"])
+    assert shares["car"] > UNUSUAL
 
 
 def test_what_is_answered_and_counted_is_in_the_sums_and_nothing_else():
