@@ -107,7 +107,9 @@ def write_and_show(stored: StoredState, options: argparse.Namespace) -> None:
     width = max((len(name) for name, _, _ in rows), default=0)
     space = max((len(dimensions) for _, dimensions, _ in rows), default=0)
     lines = [f"{name:<{width}}  {of:<{space}}  {n:>12,}" for name, of, n in rows]
+    every = sum(entry.n for entry in state.predicted)
     lines.append(
-        f"{len(state.slices)} slices, {detections:,} detections, written to {options.output}"
+        f"{len(state.slices)} slices, {detections:,} labelled detections"
+        f"{f', {every:,} labelled or not' * bool(every)}, written to {options.output}"
     )
     tell(options, found, "\n".join(lines))

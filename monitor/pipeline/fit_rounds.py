@@ -163,6 +163,13 @@ class FitRounds:
             # Without names, all that the method is for.
             wanted = slices or [name for name in known if (name == CLASS_CHAIN[0]) in kinds]
             asked = learning.asked(wanted) if wanted else []
+            left_out = settings.leaves_classes and CLASS_CHAIN[0] in known
+            if not (asked or method or slices) and left_out:
+                raise NoTracksYet(
+                    "no slice of estimates has a whole track with truth yet, and [promotion] "
+                    "class_method is class-identity: name a method, such as temperature, to fit "
+                    "class probabilities."
+                )
             if not asked:
                 raise NoTracksYet(
                     "no slice has a whole track with truth yet: report ground truth for frames "

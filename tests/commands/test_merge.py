@@ -44,7 +44,7 @@ def test_files_add_up_like_the_states_in_them(files, tmp_path):
         *([e.name, ",".join(e.space.names), str(e.n)] for e in merged.slices),
         ["lidar", "3", "classes", "90"],
     ]
-    assert lines[-1] == f"4 slices, 90 detections, written to {output}"
+    assert lines[-1] == f"4 slices, 90 labelled detections, 90 labelled or not, written to {output}"
     assert found("merge", *reversed(paths), "--output", output) == {
         "bins": BINNING.describe(),
         "clock_ns": merged.clock_ns,

@@ -124,7 +124,8 @@ def test_a_running_sidecar_is_used_and_counts_nothing_twice(words, rows, folder)
     assert f"{first['matched']} duplicate" in line
     again = json.loads(out)
     assert (code, again["matched"], again["slices"]) == (0, 0, first["slices"])
-    assert said.endswith(f", {first['matched']} detections, written to {folder / 'all.state'}\n")
+    told = f", {first['matched']} labelled detections, {first['detections']:,} labelled or not, "
+    assert said.endswith(f"{told}written to {folder / 'all.state'}\n")
 
 
 @pytest.mark.parametrize(
