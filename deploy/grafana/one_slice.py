@@ -321,14 +321,6 @@ TRACKS = {
 }
 # Empty where detectors send no class probabilities.
 CERTAIN = {
-    """Share that is less certain than 95 % were before
-    Of all detections of the last five minutes, labelled or not: how many have an entropy or a
-    deviation above 95 % of those of the time before. Healthy: near 5 %. Entropy far above it:
-    the detector meets what it does not know. Deviation rises with the distance too.
-    docs/measures.md#of-all-detections""": graph(
-        {"{{of}} {{instance}}": of("predicted_above_before_ratio", slice="$slice")},
-        Values("percentunit", above(0.25), least=0, decimals=0, marks="dashed"),
-    ),
     """Deviation of all detections
     det(Σ)^(1/2K) as sent, in the last five minutes, in the unit of the stream. Healthy: level while
     the scene is. docs/measures.md#of-all-detections""": graph(
@@ -338,6 +330,14 @@ CERTAIN = {
 }
 
 CLASSES = {
+    """Share that is less certain than 95 % were before
+    Of all detections of the last five minutes, labelled or not: how many have an entropy or a
+    deviation above 95 % of those of the time before. Healthy: near 5 %. Entropy far above it:
+    the detector meets what it does not know. Deviation rises with the distance too.
+    docs/measures.md#of-all-detections""": graph(
+        {"{{of}} {{instance}}": of("predicted_above_before_ratio", slice="$slice")},
+        Values("percentunit", above(0.25), least=0, decimals=0, marks="dashed"),
+    ),
     """Entropy of all detections
     Of the class probabilities over log C, in the last five minutes. Healthy: level.
     docs/measures.md#of-all-detections""": graph(
