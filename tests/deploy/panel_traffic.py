@@ -109,19 +109,15 @@ def _send_options(sidecar: Sidecar, seconds: float) -> None:
     random = np.random.default_rng(5)
     lidar, radar = (_opened(sidecar, name) for name in ("lidar", "radar"))
     labels = Conversation(sidecar.monitor.ReportGroundTruth)
+    # Ten minutes of capture time before, against which the window of now is held.
+    now_ns = time.time_ns()
+    for before in range(60, 0, -1):
+        past = _frame(10**6 - before, now_ns - before * 10**10, random)
+        lidar.ask(encode_frame(_of_classes(past, random)))
     end = time.monotonic() + seconds
     for number in itertools.takewhile(lambda _: time.monotonic() < end, itertools.count()):
         frame = _frame(number, time.time_ns(), random)
-        opinions = random.dirichlet(np.full(len(CLASSES), 0.7), size=(ROWS, 2))
-        probabilities = opinions.mean(axis=1)
-        of_classes = replace(
-            frame,
-            class_index=probabilities.argmax(axis=1),
-            truth=frame.mean + random.normal(scale=0.5, size=frame.mean.shape),
-            class_probabilities=opinions,
-            true_class=np.array([random.choice(len(CLASSES), p=row) for row in probabilities]),
-        )
-        lidar.ask(encode_frame(of_classes))
+        lidar.ask(encode_frame(_of_classes(frame, random)))
         radar.ask(encode_frame(frame))
         told = truth_pb2.FrameTruth(stream="radar", frame_id=number, complete=True)
         for row, place in enumerate(frame.mean + 0.3):
@@ -130,6 +126,19 @@ def _send_options(sidecar: Sidecar, seconds: float) -> None:
         time.sleep(0.1)
     for stream in (lidar, radar, labels):
         stream.close()
+
+
+def _of_classes(frame: OutgoingFrame, random: np.random.Generator) -> OutgoingFrame:
+    """Adds class probabilities and all truth to a frame."""
+    opinions = random.dirichlet(np.full(len(CLASSES), 0.7), size=(ROWS, 2))
+    probabilities = opinions.mean(axis=1)
+    return replace(
+        frame,
+        class_index=probabilities.argmax(axis=1),
+        truth=frame.mean + random.normal(scale=0.5, size=frame.mean.shape),
+        class_probabilities=opinions,
+        true_class=np.array([random.choice(len(CLASSES), p=row) for row in probabilities]),
+    )
 
 
 def _opened(sidecar: Sidecar, name: str) -> Conversation:
