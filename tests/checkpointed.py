@@ -37,6 +37,10 @@ class LedgerSaid:
         self.covers.append(sequence)
 
 
+# Claims of the test that runs, to be released after it.
+CLAIMS: list[Claim] = []
+
+
 @dataclass
 class Run:
     """One sidecar, from its start until it is gone, as if killed."""
@@ -81,6 +85,7 @@ def begun(
         versions[key] = promotions.recalibrators.learn(selection.to_json()).version
     ledger = LedgerSaid()
     ours = Claim(folder)
+    CLAIMS.append(ours)
     claim: Claim | None = ours
     with contextlib.suppress(OSError):
         claim = ours if ours.take() else None

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from monitor.frames.frame import PredictedRows
 from monitor.frames.slices import OVERFLOW
 from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
 from monitor.statistics.bins import Binning, LogBins
@@ -19,7 +20,6 @@ from monitor.statistics.predicted import (
     PredictedStatistics,
     no_predicted,
     observe_predicted,
-    predicted_rows,
 )
 from monitor.statistics.state import (
     ClassSliceState,
@@ -137,7 +137,7 @@ def _predicted_slice(index: int, rows: Sequence[Row], clock: int | None) -> Pred
     for key, sign, held in _by_pane(rows, clock):
         roots = np.sqrt([row.variance for row in held])[:, space.joint]
         opinions = np.array([row.probabilities for row in held])[:, None]
-        more = observe_predicted(predicted_rows(np.zeros(len(held), np.int64), roots, opinions))
+        more = observe_predicted(PredictedRows(np.zeros(len(held), np.int64), roots, opinions))
         put(panes, key, more if sign > 0 else no_predicted().merge(more.negated()))
     return PredictedSliceState(name, space, overflow, panes)
 

@@ -466,21 +466,17 @@ class MatchedClasses(Columns):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PredictedRows(Columns):
-    """Certainty of the n detections of one frame, as the detector sent it, before any truth.
+    """Tells how certain the detector is of the n detections of one frame, as it sent them.
 
-    slices     (n,) slice index
-    deviation  (n,) σ_G = det(Σ)^(1/2K) of the joint block
-    entropy    (n,) over log C, NaN without class probabilities; None if no detection has any
-    aleatoric, epistemic
-               (n,) its parts, likewise; None unless several opinions came
-    stamp_ns   event time of the frame; None where unknown
+    slices    (n,) slice index
+    roots     (n, J) whose product is the root of det(Σ) of the joint block: FrameBatch.roots
+    opinions  (n, M, C) in [0, 1], C at least 2, rows of NaN for none; None if none came
+    stamp_ns  event time of the frame; None where unknown
     """
 
     slices: IntArray
-    deviation: FloatArray
-    entropy: FloatArray | None = None
-    aleatoric: FloatArray | None = None
-    epistemic: FloatArray | None = None
+    roots: FloatArray
+    opinions: FloatArray | None = None
     stamp_ns: int | None = None
 
     @property

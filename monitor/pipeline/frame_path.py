@@ -22,6 +22,7 @@ from monitor.frames.frame import (
     FrameAnswer,
     Header,
     Opinions,
+    PredictedRows,
     ReceivedFrame,
     ReceivedTruth,
     Refusal,
@@ -61,7 +62,6 @@ from monitor.pipeline.streams import (
 )
 from monitor.pipeline.truth import Ahead, Search, TruthLedger
 from monitor.recalibration.recalibrator import sent_where_unsound, sound_rows
-from monitor.statistics.predicted import predicted_rows
 from monitor.store.entries import Kept
 from monitor.store.journal import Journal
 from monitor.tracking.motion import one_second
@@ -482,7 +482,7 @@ class Pipeline:
         if slices.size:
             # One class has no entropy.
             opinions = batch.probabilities if len(stream.header.classes) > 1 else None
-            self.live.count(predicted_rows(slices, batch.roots, opinions, stamp_ns))
+            self.live.count(PredictedRows(slices, batch.roots, opinions, stamp_ns))
 
     def _opinions(
         self, stream: Stream, batch: FrameBatch, made: FloatArray | None

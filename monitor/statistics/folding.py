@@ -6,6 +6,7 @@ The sums of all slots then go into the panes at once: windows.py. Nothing is mea
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -37,7 +38,7 @@ from monitor.statistics.observations import (
     sum_by_slot,
 )
 from monitor.statistics.predicted import CHUNK as PREDICTED_CHUNK
-from monitor.statistics.predicted import PredictedStatistics, PredictedSums
+from monitor.statistics.predicted import CHUNK_PROBABILITIES, PredictedStatistics, PredictedSums
 from monitor.statistics.state import (
     ClassStages,
     SliceStatistics,
@@ -336,20 +337,21 @@ class PredictedAccumulator(PaneAccumulator[PredictedRows, PredictedStatistics]):
     def _fold(self, waiting: list[PredictedRows]) -> Iterator[None]:
         """Folds a chunk, or a few slices, in a step."""
         changes = PaneChanges(self)
-        # Frames without class probabilities are apart: their columns are missing.
-        by_kind: dict[tuple[PaneKey, bool, bool], list[PredictedRows]] = {}
+        # Rows that lie side by side have as many roots, opinions and classes.
+        by_kind: dict[tuple[PaneKey, int, tuple[int, ...]], list[PredictedRows]] = {}
         for number, rows in enumerate(waiting, start=1):
             if number % _FRAMES == 0:
                 yield
             key = self.windows.place(rows.stamp_ns, self.clock_ns)
-            kind = key, rows.entropy is None, rows.aleatoric is None
-            by_kind.setdefault(kind, []).append(rows)
-        for (key, *_), frames in by_kind.items():
+            shape = () if rows.opinions is None else rows.opinions.shape[1:]
+            by_kind.setdefault((key, rows.roots.shape[1], shape), []).append(rows)
+        for (key, _, shape), frames in by_kind.items():
+            most = max(1, min(PREDICTED_CHUNK, CHUNK_PROBABILITIES // math.prod(shape)))
             used = np.flatnonzero(np.bincount(np.concatenate([rows.slices for rows in frames])))
             slot_of = np.zeros(int(used[-1]) + 1, np.int64)
             slot_of[used] = np.arange(used.size)
             sums = PredictedSums.of_none(used.size)
-            for pieces in _pieces(frames, PREDICTED_CHUNK):
+            for pieces in _pieces(frames, most):
                 sums.add(pieces, slot_of[np.concatenate([rows.slices for rows in pieces])])
                 yield
             for i, (index, more) in enumerate(zip(used.tolist(), sums.by_slot(), strict=True)):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,8 +33,9 @@ PREDICTED_SUMS = ("deviation", "entropy", "opinions", "aleatoric", "epistemic")
 _EXPONENT = -40
 _SCALE = 2.0**-_EXPONENT
 
-# Rows summed in one go, about a millisecond: a float64 holds the sum of so many low limbs exactly.
-CHUNK = 4096
+# Rows summed in one go, about a millisecond, and their probabilities: fewer rows where these are
+# many. A float64 holds the sum of so many low limbs exactly.
+CHUNK, CHUNK_PROBABILITIES = 4096, 32768
 
 PREDICTED_HASH = digest((DEVIATIONS.edges, ENTROPIES.edges), str(_EXPONENT))
 
@@ -78,18 +80,23 @@ def no_predicted() -> PredictedStatistics:
     return PredictedStatistics(0, (none, none), ExactSum.zero((len(PREDICTED_SUMS),), _EXPONENT))
 
 
-def predicted_rows(
-    slices: IntArray,
-    roots: FloatArray,
-    opinions: FloatArray | None = None,
-    stamp_ns: int | None = None,
-) -> PredictedRows:
-    """Works out deviation and entropy of the n detections of a frame.
+class Certainty(NamedTuple):
+    """How certain n detections are said to be; a column is None where nothing came for it.
 
-    slices    (n,)
-    roots     (n, J) whose product is the root of det(Σ) of the joint block: FrameBatch.roots
-    opinions  (n, M, C) in [0, 1], rows of NaN for none; C at least 2
+    deviation  (n,) σ_G = det(Σ)^(1/2K) of the joint block
+    entropy    (n,) over log C, NaN without class probabilities
+    aleatoric, epistemic
+               (n,) its parts, likewise, of several opinions
     """
+
+    deviation: FloatArray
+    entropy: FloatArray | None = None
+    aleatoric: FloatArray | None = None
+    epistemic: FloatArray | None = None
+
+
+def certainty(roots: FloatArray, opinions: FloatArray | None) -> Certainty:
+    """Works out deviation and entropy of n detections; fields as in PredictedRows."""
     columns = roots.T
     # A product of eight stays within the range of a float, and has one logarithm.
     parts = (
@@ -98,13 +105,13 @@ def predicted_rows(
     )
     deviation = np.exp(reduce(np.add, parts) / columns.shape[0])
     if opinions is None:
-        return PredictedRows(slices, deviation, stamp_ns=stamp_ns)
+        return Certainty(deviation)
     # (M, C, n): what belongs to one class lies side by side.
     each = np.ascontiguousarray(opinions.transpose(1, 2, 0))
     if each.shape[0] == 1:
-        return PredictedRows(slices, deviation, entropy_of_columns(each[0]), stamp_ns=stamp_ns)
+        return Certainty(deviation, entropy_of_columns(each[0]))
     aleatoric, epistemic = entropy_parts(each)
-    return PredictedRows(slices, deviation, aleatoric + epistemic, aleatoric, epistemic, stamp_ns)
+    return Certainty(deviation, aleatoric + epistemic, aleatoric, epistemic)
 
 
 @dataclass(slots=True)
@@ -135,26 +142,30 @@ class PredictedSums:
         return cls(np.zeros(slots, np.int64), deviations, entropies, (low, high))
 
     def add(self, frames: Sequence[PredictedRows], slot: IntArray) -> None:
-        """Adds the rows of frames, at most CHUNK.
+        """Adds the rows of frames of one kind, at most CHUNK.
 
         slot  (N,) of each row, in 0 … G − 1
         """
         assert slot.size <= CHUNK
         if not slot.size:
             return
+        given = [rows.opinions for rows in frames if rows.opinions is not None]
+        roots = np.concatenate([rows.roots for rows in frames])
+        found = certainty(roots, np.concatenate(given) if given else None)
         self.n += np.bincount(slot, minlength=self.n.size)
-        deviation = np.concatenate([rows.deviation for rows in frames])
-        _count(self.deviations, slot, DEVIATIONS.index(deviation))
-        self._sum(0, slot, deviation)
-        rows, entropy = _given([rows.entropy for rows in frames], slot)
-        if rows.size:
-            _count(self.entropies, rows, ENTROPIES.index(entropy))
-            self._sum(1, rows, entropy)
-        rows, aleatoric = _given([rows.aleatoric for rows in frames], slot)
-        if rows.size:
-            _, epistemic = _given([rows.epistemic for rows in frames], slot)
-            for i, values in enumerate((np.ones(rows.size), aleatoric, epistemic), start=2):
-                self._sum(i, rows, values)
+        _count(self.deviations, slot, DEVIATIONS.index(found.deviation))
+        self._sum(0, slot, found.deviation)
+        if found.entropy is None:
+            return
+        known = ~np.isnan(found.entropy)
+        slot, entropy = slot[known], found.entropy[known]
+        if slot.size:
+            _count(self.entropies, slot, ENTROPIES.index(entropy))
+            self._sum(1, slot, entropy)
+        if slot.size and found.aleatoric is not None and found.epistemic is not None:
+            parts = np.ones(slot.size), found.aleatoric[known], found.epistemic[known]
+            for column, values in enumerate(parts, start=2):
+                self._sum(column, slot, values)
 
     def _sum(self, column: int, slot: IntArray, values: FloatArray) -> None:
         units = np.rint(values * _SCALE)
@@ -177,18 +188,6 @@ def observe_predicted(rows: PredictedRows) -> PredictedStatistics:
     sums = PredictedSums.of_none(1)
     sums.add([rows], np.zeros(rows.n, np.int64))
     return next(sums.by_slot())
-
-
-def _given(columns: Sequence[FloatArray | None], slot: IntArray) -> tuple[IntArray, FloatArray]:
-    """Joins a column of all frames; returns the slots of its rows, and their values, no NaN.
-
-    columns  None of a frame without; then all are
-    """
-    if any(column is None for column in columns):
-        return slot[:0], np.zeros(0)
-    values = np.concatenate([column for column in columns if column is not None])
-    given = ~np.isnan(values)
-    return (slot, values) if given.all() else (slot[given], values[given])
 
 
 def _count(counts: IntArray, slot: IntArray, position: IntArray) -> None:

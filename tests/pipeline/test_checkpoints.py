@@ -24,7 +24,7 @@ from monitor.store.previous import PreviousPaths
 from monitor.store.state import Checkpoint, StateFile
 from monitor.store.statistics_state import parsed
 from tests.alarmed import RAISED, alarm
-from tests.checkpointed import OF_CLASSES, ONE, OTHER, Run, begun, on_disk
+from tests.checkpointed import CLAIMS, OF_CLASSES, ONE, OTHER, Run, begun, on_disk
 from tests.learnt import active_version, begin, happened, known, promoted, teach
 from tests.piped import assert_same_statistics, opened, sent, statistics_of
 from tests.promotion.owned_registers import scaled
@@ -36,6 +36,14 @@ from tests.states import bits, canonical
 @pytest.fixture
 def folder(tmp_path):
     return tmp_path / "state"
+
+
+@pytest.fixture(autouse=True)
+def released():
+    """An open lock that the garbage collector finds is a warning in another test."""
+    yield
+    while CLAIMS:
+        CLAIMS.pop().release()
 
 
 def drive(run: Run, frames: range) -> None:

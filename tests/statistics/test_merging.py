@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from monitor.frames.frame import PredictedRows
 from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
 from monitor.statistics.bins import Binning, IncompatibleStatistics
 from monitor.statistics.class_statistics import observe_classes
@@ -18,7 +19,6 @@ from monitor.statistics.predicted import (
     PredictedStatistics,
     no_predicted,
     observe_predicted,
-    predicted_rows,
 )
 from monitor.statistics.state import (
     ClassStages,
@@ -119,7 +119,7 @@ def of_predicted(seed: int, n: int, chosen: Any = slice(None)) -> PredictedStati
     opinions = random.dirichlet(np.full(4, 0.1), size=(n, 1 + seed % 2))
     opinions[random.random(n) < 0.2] = np.nan
     opinions[random.random(n) < 0.2] = 0.25
-    rows = predicted_rows(np.zeros(n, np.int64), roots, opinions)
+    rows = PredictedRows(np.zeros(n, np.int64), roots, opinions)
     return observe_predicted(rows.take(np.arange(n)[chosen]))
 
 

@@ -13,10 +13,11 @@ from monitor.frames.frame import PredictedRows
 from monitor.statistics.folding import PredictedAccumulator
 from monitor.statistics.predicted import (
     CHUNK,
+    Certainty,
     PredictedStatistics,
+    certainty,
     no_predicted,
     observe_predicted,
-    predicted_rows,
 )
 from monitor.statistics.reading import read_predicted, share_above
 from monitor.statistics.windows import PaneKey, put
@@ -34,7 +35,11 @@ def frame(seed, n, slices=3, opinions=1, classes=5, stamp_ns=None, spread=0.7) -
     values = random.dirichlet(np.full(classes, 0.5), size=(n, opinions))
     values[random.random(n) < 0.1] = np.nan
     of_classes = values if opinions else None
-    return predicted_rows(random.integers(slices, size=n), roots, of_classes, stamp_ns)
+    return PredictedRows(random.integers(slices, size=n), roots, of_classes, stamp_ns)
+
+
+def certainty_of(rows: PredictedRows) -> Certainty:
+    return certainty(rows.roots, rows.opinions)
 
 
 def observed(rows: PredictedRows) -> PredictedStatistics:
@@ -51,7 +56,7 @@ def test_rows_are_what_the_papers_say_of_each_detection():
     covariance = root @ root.transpose(0, 2, 1)
     pivot = np.diagonal(np.linalg.cholesky(covariance), axis1=1, axis2=2)
     opinions = random.dirichlet(np.full(6, 0.2), size=(n, 4))
-    rows = predicted_rows(np.zeros(n, np.int64), pivot[:, :joint], opinions)
+    rows = certainty(pivot[:, :joint], opinions)
     # σ_G = det(Σ)^(1/2K); Laves et al. 2019, eq. 3, and Wolf et al. 2024, eq. 10, over log C.
     _, log_determinant = np.linalg.slogdet(covariance[:, :joint, :joint])
     assert rows.deviation == pytest.approx(np.exp(log_determinant / (2 * joint)), rel=1e-12)
@@ -66,16 +71,16 @@ def test_rows_are_what_the_papers_say_of_each_detection():
 @pytest.mark.parametrize("opinions", [1, 4])
 def test_means_are_exact_and_quantiles_within_their_bin(opinions):
     rows = frame(5, 20_000, opinions=opinions)
-    read = read_predicted("car", observed(rows), observed(rows))
-    assert rows.entropy is not None
-    entropy = rows.entropy[~np.isnan(rows.entropy)]
+    read, said = read_predicted("car", observed(rows), observed(rows)), certainty_of(rows)
+    assert said.entropy is not None
+    entropy = said.entropy[~np.isnan(said.entropy)]
     assert (read.n, read.classified) == (rows.n, entropy.size)
     assert read.opinions == (entropy.size if opinions > 1 else 0)
-    assert read.deviation_mean == pytest.approx(rows.deviation.mean(), rel=1e-9)
+    assert read.deviation_mean == pytest.approx(said.deviation.mean(), rel=1e-9)
     assert read.entropy_mean == pytest.approx(entropy.mean(), rel=1e-9)
     for level in (50, 95):
         for values, found in (
-            (rows.deviation, getattr(read, f"deviation_q{level}")),
+            (said.deviation, getattr(read, f"deviation_q{level}")),
             (entropy, getattr(read, f"entropy_q{level}")),
         ):
             # On the scale of ranks, where the rows of one bin are all that is not known.
@@ -86,8 +91,8 @@ def test_means_are_exact_and_quantiles_within_their_bin(opinions):
         assert math.isnan(read.aleatoric)
         assert math.isnan(read.epistemic)
     else:
-        assert rows.aleatoric is not None
-        assert read.aleatoric == pytest.approx(np.nanmean(rows.aleatoric), rel=1e-9)
+        assert said.aleatoric is not None
+        assert read.aleatoric == pytest.approx(np.nanmean(said.aleatoric), rel=1e-9)
         assert read.aleatoric + read.epistemic == pytest.approx(read.entropy_mean, rel=1e-9)
 
 
@@ -95,7 +100,7 @@ def test_the_share_above_before_is_that_of_the_rows():
     earlier, now = frame(1, 20_000), frame(2, 5_000, classes=3, spread=1.1)
     read = read_predicted("car", observed(now), observed(earlier))
     for name in ("deviation", "entropy"):
-        values = (getattr(rows, name) for rows in (earlier, now))
+        values = (getattr(certainty_of(rows), name) for rows in (earlier, now))
         before, after = (column[~np.isnan(column)] for column in values)
         share = (after > np.quantile(before, 0.95)).mean()
         assert getattr(read, f"{name}_above_before") == pytest.approx(share, abs=2e-3)
@@ -115,7 +120,7 @@ def test_nothing_known_is_nan_and_certain_or_clueless_is_not():
         assert math.isnan(getattr(nothing, name))
     classes = np.stack([np.eye(4)[np.zeros(100, int)], np.full((100, 4), 0.25)])
     sure, clueless = (
-        observed(predicted_rows(np.zeros(100, np.int64), np.ones((100, 1)), values[:, None]))
+        observed(PredictedRows(np.zeros(100, np.int64), np.ones((100, 1)), values[:, None]))
         for values in classes
     )
     found = read_predicted("car", sure, sure)
