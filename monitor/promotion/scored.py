@@ -8,6 +8,7 @@ kinds of recalibrators in a trial is here; bets, guards and decisions are the sa
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar, overload
@@ -69,7 +70,7 @@ Bounds = tuple[float | None, float | None]
 Made = TypeVar("Made", Estimates, FloatArray)
 
 
-class _Rows(Generic[Made]):
+class _Rows(ABC, Generic[Made]):
     """Rows of T ≥ 1 tracks of one kind, track after track.
 
     start     (T,) where each begins
@@ -84,8 +85,8 @@ class _Rows(Generic[Made]):
     shrinking_words: ClassVar[str]
 
     @property
-    def n(self) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def n(self) -> int: ...
 
     @property
     def counts(self) -> IntArray:
@@ -115,17 +116,17 @@ class _Rows(Generic[Made]):
         """Says why what a recalibrator makes could not be forwarded; '' where it could."""
         return self._attempted(recalibrator, limits)[1]
 
+    @abstractmethod
     def _attempted(self, recalibrator: AnyMethod, limits: Limits) -> tuple[Made, str]:
         """Makes what could be forwarded, and says why any row could not be, or ''."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _forwarded(self, recalibrator: AnyMethod, limits: Limits) -> Made:
         """Makes what an active recalibrator would forward: rows as sent wherever it fails."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _score(self, made: Made) -> FloatArray:
         """Scores each row, (n,) nats; higher is better."""
-        raise NotImplementedError
 
     def means(self, rows: FloatArray) -> FloatArray:
         """Averages a value of each row over each track; (n, …) in, (T, …) out."""

@@ -278,6 +278,7 @@ class Stages(Generic[Held]):
         return Stages(raw, raw if same else self.recalibrated.negated())
 
 
+# For annotations: an alias of a frozen class with slots cannot be called in Python 3.11.
 SliceStatistics = Stages[StageStatistics]
 ClassStages = Stages[ClassStatistics]
 
