@@ -674,7 +674,7 @@ class StatisticsConfig(Section):
     # Unit of the stream; inner edges of the range buckets, ascending. Every bucket is a slice of
     # its own for each class, so that more than a few leave most of them in the overflow slice.
     range_edges: Annotated[tuple[PositiveFloat, ...], Field(max_length=16)] = (20.0, 40.0, 60.0)
-    # Whose norm is the range.
+    # Whose norm is the range; also the distance at which all detections are held against before.
     range_dimensions: Annotated[
         tuple[Annotated[str, Field(max_length=64)], ...], Field(max_length=MOST_DIMENSIONS)
     ] = ("x", "y", "z")

@@ -18,8 +18,9 @@ from monitor.statistics.bins import Binning, LogBins
 from monitor.statistics.class_statistics import observe_classes
 from monitor.statistics.predicted import (
     PredictedStatistics,
+    PredictedSums,
     no_predicted,
-    observe_predicted,
+    ranges_of,
 )
 from monitor.statistics.state import (
     ClassSliceState,
@@ -131,13 +132,24 @@ def _class_slice(rows: Sequence[Row], clock: int | None) -> ClassSliceState:
     return ClassSliceState("lidar", CLASSES, panes)
 
 
+def observe_predicted(rows: PredictedRows) -> PredictedStatistics:
+    """Adds up rows, at most CHUNK, whatever their slices are."""
+    sums = PredictedSums.of_none(1)
+    ranges = ranges_of(rows.space, rows.mean, ("x", "y", "z"))
+    sums.add([rows], np.zeros(rows.n, np.int64), ranges)
+    return next(sums.by_slot())
+
+
 def _predicted_slice(index: int, rows: Sequence[Row], clock: int | None) -> PredictedSliceState:
     name, space, overflow = SLICES[index]
     panes: dict[PaneKey, PredictedStatistics] = {}
     for key, sign, held in _by_pane(rows, clock):
-        roots = np.sqrt([row.variance for row in held])[:, space.joint]
+        variance = np.array([row.variance for row in held])
+        roots = np.sqrt(variance)[:, space.joint]
         opinions = np.array([row.probabilities for row in held])[:, None]
-        more = observe_predicted(PredictedRows(np.zeros(len(held), np.int64), roots, opinions))
+        # Where a detection lies is not in a row: any place will do.
+        slices, mean = np.zeros(len(held), np.int64), 9.0 * variance
+        more = observe_predicted(PredictedRows(space, slices, mean, roots, opinions))
         put(panes, key, more if sign > 0 else no_predicted().merge(more.negated()))
     return PredictedSliceState(name, space, overflow, panes)
 

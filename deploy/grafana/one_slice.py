@@ -332,8 +332,8 @@ CERTAIN = {
 CLASSES = {
     """Share that is less certain than 95 % were before
     Of all detections of the last five minutes, labelled or not: how many have an entropy or a
-    deviation above 95 % of those of the time before. Healthy: near 5 %. Entropy far above it:
-    the detector meets what it does not know. Deviation rises with the distance too.
+    deviation above 95 % of those of the time before at the same distance. Healthy: near 5 %.
+    Far above it: the detector meets what it does not know.
     docs/measures.md#of-all-detections""": graph(
         {"{{of}} {{instance}}": of("predicted_above_before_ratio", slice="$slice")},
         Values("percentunit", above(0.25), least=0, decimals=0, marks="dashed"),

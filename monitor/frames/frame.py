@@ -468,13 +468,17 @@ class MatchedClasses(Columns):
 class PredictedRows(Columns):
     """Tells how certain the detector is of the n detections of one frame, as it sent them.
 
+    space     the space of all means
     slices    (n,) slice index
+    mean      (n, K)
     roots     (n, J) whose product is the root of det(Σ) of the joint block: FrameBatch.roots
     opinions  (n, M, C) in [0, 1], C at least 2, rows of NaN for none; None if none came
     stamp_ns  event time of the frame; None where unknown
     """
 
+    space: Space
     slices: IntArray
+    mean: FloatArray
     roots: FloatArray
     opinions: FloatArray | None = None
     stamp_ns: int | None = None

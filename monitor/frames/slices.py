@@ -87,7 +87,7 @@ class RangeBuckets:
 
     def labels(self, space: Space) -> tuple[str, ...]:
         """Labels all buckets; a single empty label if the space has no position."""
-        if not self._columns(space):
+        if not self.measures(space):
             return ("",)
         ends = [f"{edge:.15g}" for edge in self.edges]
         inner = [f"{low}-{high}" for low, high in pairwise(ends)]
@@ -101,6 +101,10 @@ class RangeBuckets:
         distance = np.sqrt(np.square(mean[:, columns]).sum(axis=1))
         bucket: IntArray = np.searchsorted(np.array(self.edges), distance, side="right")
         return bucket
+
+    def measures(self, space: Space) -> bool:
+        """Tells whether the space has a position."""
+        return bool(self._columns(space))
 
     def _columns(self, space: Space) -> list[int]:
         return [i for i, name in enumerate(space.names) if name in self.dimensions]

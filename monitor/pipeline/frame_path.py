@@ -482,7 +482,8 @@ class Pipeline:
         if slices.size:
             # One class has no entropy.
             opinions = batch.probabilities if len(stream.header.classes) > 1 else None
-            self.live.count(PredictedRows(slices, batch.roots, opinions, stamp_ns))
+            rows = batch.space, slices, batch.mean, batch.roots, opinions, stamp_ns
+            self.live.count(PredictedRows(*rows))
 
     def _opinions(
         self, stream: Stream, batch: FrameBatch, made: FloatArray | None

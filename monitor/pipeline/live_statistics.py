@@ -73,7 +73,8 @@ class LiveStatistics:
         self.accumulator = SliceAccumulator(self.binning, self.windows, edges, settings.fold_rows)
         self.class_slices = ClassSliceTable(SliceBy.STREAM in settings.slice_by, most)
         self.classes = ClassAccumulator(self.windows, settings.fold_rows)
-        self.predicted = PredictedAccumulator(self.windows, settings.fold_rows)
+        position = settings.range_dimensions
+        self.predicted = PredictedAccumulator(self.windows, settings.fold_rows, position)
         self.max_spaces, self.spaces = config.limits.max_spaces, set[Space]()
         self.live_ns = int(settings.live_seconds * 1e9)
         # A window spans a pane more than its length.

@@ -72,7 +72,8 @@ HELP = {
     "predicted_deviation{slice,of}": "Predicted deviation det(Σ)^(1/2K) of all detections of the "
     "shortest window, labelled or not, in the unit of the stream.",
     "predicted_above_before_ratio{slice,of}": "Share of all detections of the shortest "
-    "window, labelled or not, above the 95 % quantile of the time before it; 0.05: as before.",
+    "window, labelled or not, above the 95 % quantile of the time before it at the same distance; "
+    "0.05: as before.",
     # Export bins.
     "tau{tau}": "The level itself, for queries.",
     "bin_info{bin,lower,upper}": "Edges of each bin of the predicted deviation; 1.",

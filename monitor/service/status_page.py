@@ -418,8 +418,8 @@ def _predicted(view: View) -> str:
     head = ("slice", "detections", "entropy, mean", "above", "σ_G, median", "above")
     note = (
         f'<p class="dim small">As sent, labelled or not, in the last {lasting(view.shortest)}. '
-        f"Above: the share that is less certain than 95 % were before, in {before(view)}; 5 % if "
-        "nothing has changed. σ_G rises with the distance too.</p>"
+        f"Above: the share that is less certain than 95 % were before, in {before(view)}, at the "
+        "same distance; 5 % if nothing has changed.</p>"
     )
     table = html_table("all detections", head, rows)
     return f"<h2>All detections</h2>{note}{table}" if rows else ""

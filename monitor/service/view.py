@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from monitor.drift.alarms import WRONG, Alarm, DriftState, SliceStanding, size_of_error
 from monitor.drift.bets import Severity, Stage
 from monitor.figures.svg import number
-from monitor.frames.slices import CLASS_PROBABILITIES, TOTAL, SliceBy
+from monitor.frames.slices import CLASS_PROBABILITIES, TOTAL
 from monitor.frames.space import FloatArray
 from monitor.frames.status import StreamStatus
 from monitor.pipeline.recalibrators import ActiveRecalibrator
@@ -78,7 +78,6 @@ class View:
     predicted       by slice, of all detections of the shortest window
     shortest, longest
                     names of these windows; the longest is EPOCH where there is one alone
-    by_range        whether range tells slices apart
     started, began, rates, points, moments
                     as History has them
     """
@@ -104,7 +103,6 @@ class View:
     predicted: Mapping[str, PredictedReading]
     shortest: str
     longest: str
-    by_range: bool
     standings: Mapping[tuple[str, Severity], SliceStanding]
     started: float
     began: float | None
@@ -206,7 +204,6 @@ def view_of(
         predicted={one.slice: one for one in snapshot.predicted},
         shortest=config.statistics.windows[0],
         longest=(config.statistics.windows[1:] or (EPOCH,))[-1],
-        by_range=SliceBy.RANGE in config.statistics.slice_by,
         standings={
             (one.slice, one.severity): one
             for one in (snapshot.drift.standings if snapshot.drift is not None else ())
@@ -296,9 +293,7 @@ def unusual(view: View, name: str) -> tuple[bool, bool]:
     if one is None:
         return False, False
     entropy = one.classified >= _FEWEST and one.entropy_above_before >= UNUSUAL
-    # What is farther away has a larger deviation, and is known well.
-    apart = view.by_range and not is_total(name)
-    return entropy, apart and one.n >= _FEWEST and one.deviation_above_before >= UNUSUAL
+    return entropy, one.n >= _FEWEST and one.deviation_above_before >= UNUSUAL
 
 
 def trouble(view: View, name: str) -> tuple[int, float]:
@@ -444,7 +439,7 @@ def _unknown(view: View) -> Iterator[Said]:
         shares = {
             name: getattr(one, f"{of}_above_before")
             for name, one in view.predicted.items()
-            if unusual(view, name)[i] and not is_total(name)
+            if unusual(view, name)[i]
         }
         if not shares:
             continue
@@ -455,9 +450,8 @@ def _unknown(view: View) -> Iterator[Said]:
             f"{worst}{others}: {percent(shares[worst])} of the detections of the last "
             f"{lasting(view.shortest)} are less certain of their {what} than 95 % were before.",
             "docs/measures.md#of-all-detections",
-            f"Before is {before(view)}. The detector may meet what it does not know"
-            f"{', or be farther away from what it knows' * (not view.by_range)}. This needs no "
-            "label, and is no alarm.",
+            f"Before is {before(view)}, at the same distances where they are known. The detector may "
+            "meet what it does not know. This needs no label, and is no alarm.",
         )
 
 

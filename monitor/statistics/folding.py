@@ -38,7 +38,12 @@ from monitor.statistics.observations import (
     sum_by_slot,
 )
 from monitor.statistics.predicted import CHUNK as PREDICTED_CHUNK
-from monitor.statistics.predicted import CHUNK_PROBABILITIES, PredictedStatistics, PredictedSums
+from monitor.statistics.predicted import (
+    CHUNK_PROBABILITIES,
+    PredictedStatistics,
+    PredictedSums,
+    ranges_of,
+)
 from monitor.statistics.state import (
     ClassStages,
     SliceStatistics,
@@ -331,28 +336,33 @@ _FRAMES, _AT_A_TIME, _FOLDS = 256, 4, 4
 class PredictedAccumulator(PaneAccumulator[PredictedRows, PredictedStatistics]):
     """Brings all detections, labelled or not, into the statistics of what is predicted."""
 
-    def __init__(self, windows: Windows, fold_rows: int) -> None:
+    def __init__(self, windows: Windows, fold_rows: int, dimensions: tuple[str, ...]) -> None:
+        """Begins with nothing; dimensions: names of those that make up the position."""
         super().__init__(windows, _FOLDS * fold_rows)
+        self.dimensions = dimensions
 
     def _fold(self, waiting: list[PredictedRows]) -> Iterator[None]:
         """Folds a chunk, or a few slices, in a step."""
         changes = PaneChanges(self)
-        # Rows that lie side by side have as many roots, opinions and classes.
-        by_kind: dict[tuple[PaneKey, int, tuple[int, ...]], list[PredictedRows]] = {}
+        # Rows that lie side by side are of one space, with as many opinions and classes.
+        by_kind: dict[tuple[PaneKey, int, int, tuple[int, ...]], list[PredictedRows]] = {}
         for number, rows in enumerate(waiting, start=1):
             if number % _FRAMES == 0:
                 yield
             key = self.windows.place(rows.stamp_ns, self.clock_ns)
             shape = () if rows.opinions is None else rows.opinions.shape[1:]
-            by_kind.setdefault((key, rows.roots.shape[1], shape), []).append(rows)
-        for (key, _, shape), frames in by_kind.items():
+            kind = key, rows.space.number, rows.roots.shape[1], shape
+            by_kind.setdefault(kind, []).append(rows)
+        for (key, *_, shape), frames in by_kind.items():
             most = max(1, min(PREDICTED_CHUNK, CHUNK_PROBABILITIES // math.prod(shape)))
             used = np.flatnonzero(np.bincount(np.concatenate([rows.slices for rows in frames])))
             slot_of = np.zeros(int(used[-1]) + 1, np.int64)
             slot_of[used] = np.arange(used.size)
             sums = PredictedSums.of_none(used.size)
             for pieces in _pieces(frames, most):
-                sums.add(pieces, slot_of[np.concatenate([rows.slices for rows in pieces])])
+                slot = slot_of[np.concatenate([rows.slices for rows in pieces])]
+                mean = np.concatenate([rows.mean for rows in pieces])
+                sums.add(pieces, slot, ranges_of(frames[0].space, mean, self.dimensions))
                 yield
             for i, (index, more) in enumerate(zip(used.tolist(), sums.by_slot(), strict=True)):
                 changes.put(index, key, more)

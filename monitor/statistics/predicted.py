@@ -2,7 +2,8 @@
 
 Deviation and entropy need no truth, so they show at once that a detector meets what it does not
 know (Laves et al. 2019, section 4.3). Counted as sent only, since a recalibrator knows no more of
-the unknown than the detector. Immutable values that add up in any order; nothing is measured here.
+the unknown than the detector; and by distance, since what is far away is known less exactly in any
+scene. Immutable values that add up in any order; nothing is measured here.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from monitor.frames.frame import PredictedRows
-from monitor.frames.space import FloatArray, IntArray
+from monitor.frames.slices import RangeBuckets
+from monitor.frames.space import FloatArray, IntArray, Space
 from monitor.statistics.bins import LOWEST, OCTAVES, LogBins, digest
 from monitor.statistics.class_statistics import entropy_of_columns, entropy_parts
 from monitor.statistics.exact_sums import ExactStatistics, ExactSum, SparseSums, carry, split
@@ -24,6 +26,11 @@ from monitor.statistics.exact_sums import ExactStatistics, ExactSum, SparseSums,
 DEVIATIONS = LogBins(LOWEST, 16, OCTAVES)
 # Of entropies over log C up to 1, which has the last bin to itself.
 ENTROPIES = LogBins(LOWEST, 64, 20)
+
+# Edges of the distance, half an octave apart: from 1 to 1024, in the unit of the stream.
+_DISTANCES = tuple(2.0 ** (i / 2) for i in range(21))
+# Ranges that detections are counted by: no position, then the buckets between these edges.
+RANGES = len(_DISTANCES) + 2
 
 # The sums without bins: σ_G, entropy, detections with several opinions, and of these the parts of
 # the entropy.
@@ -37,15 +44,24 @@ _SCALE = 2.0**-_EXPONENT
 # many. A float64 holds the sum of so many low limbs exactly.
 CHUNK, CHUNK_PROBABILITIES = 4096, 32768
 
-PREDICTED_HASH = digest((DEVIATIONS.edges, ENTROPIES.edges), str(_EXPONENT))
+PREDICTED_HASH = digest((DEVIATIONS.edges, ENTROPIES.edges, np.array(_DISTANCES)), str(_EXPONENT))
+
+
+def ranges_of(space: Space, mean: FloatArray, dimensions: tuple[str, ...]) -> IntArray:
+    """Finds the range, 0 … RANGES − 1, of each mean (n, K); 0 in a space without a position.
+
+    dimensions  names that make up the position
+    """
+    buckets = RangeBuckets(_DISTANCES, dimensions)
+    return buckets.of(space, mean) + buckets.measures(space)
 
 
 @dataclass(frozen=True, eq=False)
 class PredictedStatistics(ExactStatistics):
     """Everything that is known of n predicted Gaussians, some with class probabilities.
 
-    tables      detections by bin of DEVIATIONS, and those with class probabilities by bin of
-                ENTROPIES
+    tables      detections by range and bin of DEVIATIONS, and those with class probabilities by
+                range and bin of ENTROPIES
     companions  (5,) PREDICTED_SUMS
     """
 
@@ -59,19 +75,19 @@ class PredictedStatistics(ExactStatistics):
 
     @property
     def deviations(self) -> IntArray:
-        """(H,) detections by bin of DEVIATIONS."""
+        """(RANGES, H) detections by bin of DEVIATIONS."""
         return _dense(self.tables[0], DEVIATIONS.count)
 
     @property
     def entropies(self) -> IntArray:
-        """(E,) detections with class probabilities by bin of ENTROPIES."""
+        """(RANGES, E) detections with class probabilities by bin of ENTROPIES."""
         return _dense(self.tables[1], ENTROPIES.count)
 
 
 def _dense(table: SparseSums, bins: int) -> IntArray:
-    counts = np.zeros(bins, np.int64)
+    counts = np.zeros(RANGES * bins, np.int64)
     counts[table.keys] = table.values[:, 0]
-    return counts
+    return counts.reshape(RANGES, bins)
 
 
 def no_predicted() -> PredictedStatistics:
@@ -114,37 +130,36 @@ def certainty(roots: FloatArray, opinions: FloatArray | None) -> Certainty:
     return Certainty(deviation, aleatoric + epistemic, aleatoric, epistemic)
 
 
+# Cells, ascending, and how many rows are in each; a cell is (slot, range, bin).
+_Cells = tuple[IntArray, IntArray]
+
+
 @dataclass(slots=True)
 class PredictedSums:
-    """Sums of G slots while rows are added; dense, since few bins stay empty.
+    """Sums of G slots while rows are added.
 
-    n           (G,)
-    deviations, entropies
-                (G, H) and (G, E) detections by bin
-    _limbs      low and high limbs of PREDICTED_SUMS, each (5, G)
+    n        (G,)
+    _limbs   low and high limbs of PREDICTED_SUMS, each (5, G)
+    _counts  of deviations and of entropies, for each time that rows were added: the cells that
+             hold any, ascending, and how many
     """
 
     n: IntArray
-    deviations: IntArray
-    entropies: IntArray
     _limbs: tuple[IntArray, IntArray]
+    _counts: tuple[list[_Cells], list[_Cells]]
 
     @classmethod
     def of_none(cls, slots: int) -> PredictedSums:
         """Returns the sums of no rows."""
-        low, high, deviations, entropies = (
-            np.zeros(shape, np.int64)
-            for shape in (
-                *((len(PREDICTED_SUMS), slots),) * 2,
-                *((slots, DEVIATIONS.count), (slots, ENTROPIES.count)),
-            )
-        )
-        return cls(np.zeros(slots, np.int64), deviations, entropies, (low, high))
+        shape = len(PREDICTED_SUMS), slots
+        limbs = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+        return cls(np.zeros(slots, np.int64), limbs, ([], []))
 
-    def add(self, frames: Sequence[PredictedRows], slot: IntArray) -> None:
+    def add(self, frames: Sequence[PredictedRows], slot: IntArray, ranges: IntArray) -> None:
         """Adds the rows of frames of one kind, at most CHUNK.
 
-        slot  (N,) of each row, in 0 … G − 1
+        slot    (N,) of each row, in 0 … G − 1
+        ranges  (N,) of each row, ranges_of
         """
         assert slot.size <= CHUNK
         if not slot.size:
@@ -153,19 +168,24 @@ class PredictedSums:
         roots = np.concatenate([rows.roots for rows in frames])
         found = certainty(roots, np.concatenate(given) if given else None)
         self.n += np.bincount(slot, minlength=self.n.size)
-        _count(self.deviations, slot, DEVIATIONS.index(found.deviation))
+        place = slot * RANGES + ranges
+        self._count(0, place, DEVIATIONS, found.deviation)
         self._sum(0, slot, found.deviation)
         if found.entropy is None:
             return
         known = ~np.isnan(found.entropy)
         slot, entropy = slot[known], found.entropy[known]
         if slot.size:
-            _count(self.entropies, slot, ENTROPIES.index(entropy))
+            self._count(1, place[known], ENTROPIES, entropy)
             self._sum(1, slot, entropy)
         if slot.size and found.aleatoric is not None and found.epistemic is not None:
             parts = np.ones(slot.size), found.aleatoric[known], found.epistemic[known]
             for column, values in enumerate(parts, start=2):
                 self._sum(column, slot, values)
+
+    def _count(self, table: int, place: IntArray, bins: LogBins, values: FloatArray) -> None:
+        cells = place * bins.count + bins.index(values)
+        self._counts[table].append(np.unique(cells, return_counts=True))
 
     def _sum(self, column: int, slot: IntArray, values: FloatArray) -> None:
         units = np.rint(values * _SCALE)
@@ -177,24 +197,24 @@ class PredictedSums:
     def by_slot(self) -> Iterator[PredictedStatistics]:
         """Yields the statistics of every slot."""
         low, high = carry(*self._limbs)
+        sizes = RANGES * DEVIATIONS.count, RANGES * ENTROPIES.count
+        tables = tuple(map(_table, self._counts))
         for i, n in enumerate(self.n.tolist()):
-            tables = _table(self.deviations[i]), _table(self.entropies[i])
+            own = (
+                table.between(i * size, (i + 1) * size)
+                for table, size in zip(tables, sizes, strict=True)
+            )
             sums = ExactSum(low[:, i].copy(), high[:, i].copy(), _EXPONENT)
-            yield PredictedStatistics(n, tables, sums)
+            yield PredictedStatistics(n, tuple(own), sums)
 
 
-def observe_predicted(rows: PredictedRows) -> PredictedStatistics:
-    """Adds up rows, at most CHUNK, whatever their slices are."""
-    sums = PredictedSums.of_none(1)
-    sums.add([rows], np.zeros(rows.n, np.int64))
-    return next(sums.by_slot())
-
-
-def _count(counts: IntArray, slot: IntArray, position: IntArray) -> None:
-    slots, bins = counts.shape
-    counts += np.bincount(slot * bins + position, minlength=counts.size).reshape(slots, bins)
-
-
-def _table(counts: IntArray) -> SparseSums:
-    keys = np.flatnonzero(counts)
-    return SparseSums(keys, counts[keys, None], keys[:0], keys[:0])
+def _table(found: Sequence[_Cells]) -> SparseSums:
+    """Adds up the counts of cells."""
+    if not found:
+        return SparseSums.zero(1)
+    keys, counts = (np.concatenate(column) for column in zip(*found, strict=True))
+    order = np.argsort(keys, kind="stable")
+    keys, counts = keys[order], counts[order]
+    first = np.flatnonzero(np.diff(keys, prepend=-1))
+    keys = keys[first]
+    return SparseSums(keys, np.add.reduceat(counts, first)[:, None], keys[:0], keys[:0])

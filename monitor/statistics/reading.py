@@ -459,7 +459,8 @@ def read_predicted(
 
     before  those of the time before; negative counts, left by a jump of time, are none
     """
-    sums, deviations, entropies = statistics.sums, statistics.deviations, statistics.entropies
+    sums = statistics.sums
+    deviations, entropies = statistics.deviations.sum(axis=0), statistics.entropies.sum(axis=0)
     classified, opinions = int(entropies.sum()), round(sums["opinions"])
 
     def mean(of: str, n: int) -> float:
@@ -471,12 +472,12 @@ def read_predicted(
         deviation_mean=mean("deviation", statistics.n),
         deviation_q50=quantile_of_histogram(DEVIATIONS, deviations, 0.5),
         deviation_q95=quantile_of_histogram(DEVIATIONS, deviations, 0.95),
-        deviation_above_before=share_above(deviations, before.deviations, _HIGH),
+        deviation_above_before=share_above(statistics.deviations[1:], before.deviations[1:], _HIGH),
         classified=classified,
         entropy_mean=mean("entropy", classified),
         entropy_q50=quantile_of_histogram(ENTROPIES, entropies, 0.5),
         entropy_q95=quantile_of_histogram(ENTROPIES, entropies, 0.95),
-        entropy_above_before=share_above(entropies, before.entropies, _HIGH),
+        entropy_above_before=share_above(statistics.entropies, before.entropies, _HIGH),
         opinions=opinions,
         aleatoric=mean("aleatoric", opinions),
         epistemic=mean("epistemic", opinions),
@@ -484,16 +485,23 @@ def read_predicted(
 
 
 def share_above(counts: IntArray, before: IntArray, level: float) -> float:
-    """Computes the share of one histogram above a quantile of another on the same bins.
+    """Computes the share of histograms (R, H) above a quantile of others on the same bins.
 
-    Both are taken to be even within a bin, so that equal histograms have 1 − level above it,
-    however wide the bins are. NaN where the first is empty, or the other has fewer than 100.
+    Each range is held against itself, so that other ranges are no news. Left out are ranges of
+    which fewer than 100 came before, or fewer than now. All are taken to be even within a bin, so
+    that equal histograms have 1 − level above it, however wide the bins are.
+
+    returns  NaN where more than half is left out
     """
-    before = np.maximum(before, 0)
-    cumulative = np.cumsum(before)
-    if not (n := int(counts.sum())) or cumulative[-1] < _FEWEST_BEFORE:
+    n, before = counts.sum(axis=1), np.maximum(before, 0)
+    cumulative = np.cumsum(before, axis=1)
+    known = (n > 0) & (cumulative[:, -1] >= np.maximum(n, _FEWEST_BEFORE))
+    if not (compared := int(n[known].sum())) or 2 * compared < n.sum():
         return math.nan
-    rank = level * float(cumulative[-1])
-    at = int(np.searchsorted(cumulative, rank))
-    beyond = (float(cumulative[at]) - rank) / float(before[at])
-    return (float(counts[at + 1 :].sum()) + beyond * float(counts[at])) / n
+    counts, before, cumulative = counts[known], before[known], cumulative[known]
+    rank = level * cumulative[:, -1]
+    at = (cumulative < rank[:, None]).sum(axis=1)
+    here = np.arange(at.size), at
+    beyond = (cumulative[here] - rank) / before[here]
+    above = n[known] - np.cumsum(counts, axis=1)[here] + beyond * counts[here]
+    return float(above.sum()) / compared

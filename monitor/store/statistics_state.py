@@ -32,6 +32,7 @@ from monitor.statistics.predicted import (
     DEVIATIONS,
     ENTROPIES,
     PREDICTED_HASH,
+    RANGES,
     PredictedStatistics,
     no_predicted,
 )
@@ -432,8 +433,8 @@ def decode_predicted_slice(
 
 def _decode_predicted_pane(pane: pb.PredictedPaneState, field: str) -> PredictedStatistics:
     zero, n = no_predicted(), checked_count(pane.n, field)
-    deviations = decode_sums(pane.deviations, 1, DEVIATIONS.count, f"{field}.deviations")
-    entropies = decode_sums(pane.entropies, 1, ENTROPIES.count, f"{field}.entropies")
+    deviations = decode_sums(pane.deviations, 1, RANGES * DEVIATIONS.count, f"{field}.deviations")
+    entropies = decode_sums(pane.entropies, 1, RANGES * ENTROPIES.count, f"{field}.entropies")
     if no_limbs(pane.companions):
         if n or deviations.keys.size or entropies.keys.size:
             raise invalid(f"{field}.companions", "absent, where other sums are there")

@@ -33,7 +33,8 @@ BY = ("class", "class and range")
 
 
 class Drive:
-    """A detector that is the surer of a class the lower its index, and of a place the nearer.
+    """A detector that is the surer of a class the lower its index, and the nearer an object is, of
+    its class as of its place.
 
     near    share of its detections that are within 20 m
     mix     of the classes
@@ -58,8 +59,11 @@ class Drive:
             distance = random.uniform(2, 20) if random.random() < near else random.uniform(20, 80)
             index = int(random.choice(4, p=mix))
             variance = (0.02 * distance) ** 2 * random.lognormal(0.0, 0.2, 3)
-            likely = np.full(4, 0.5) if random.random() < alien else np.eye(4)[index] * 12 + 0.3
-            likely = random.dirichlet(likely * (4.0 if likely[0] == 0.5 else 1.0 / (1 + index)))
+            doubt = 0.3 + distance / 20
+            likely = np.full(4, 2.0)
+            if random.random() >= alien:
+                likely = (np.eye(4)[index] * 12 + doubt) / (1 + index)
+            likely = random.dirichlet(likely)
             rows.append(
                 Sent(
                     i,
@@ -118,7 +122,7 @@ def test_who_meets_what_it_does_not_know_is_seen_within_a_window_without_any_lab
     (figure,) = (one for section in told.sections if section for one in section.figures)
     assert figure.title == "Entropy over time"
     entropies = [float(row[2]) for row in figure.table.rows]
-    assert max(entropies[:2]) < 0.25 < 0.3 < min(entropies[2:])
+    assert max(entropies[:2]) < 0.45 < 0.55 < min(entropies[2:])
     # How certain it is of places is as ever.
     assert one.entropy_above_before > 2 * UNUSUAL > UNUSUAL > one.deviation_above_before
 
@@ -126,15 +130,36 @@ def test_who_meets_what_it_does_not_know_is_seen_within_a_window_without_any_lab
 @pytest.mark.parametrize("by", BY)
 def test_a_scene_that_is_another_but_well_known_is_not_worth_a_look(by):
     drive = Drive(by)
-    drive.drive(11)
+    drive.drive(55)
+    usual = drive.view()
     drive.drive(5, near=0.1, mix=(0.1, 0.2, 0.3, 0.4))
     view = drive.view()
     assert not any("less certain" in one.sentence for one in findings(view))
     assert "worth a look" not in page(view)
-    shares = [one.deviation_above_before for name, one in view.predicted.items() if name != "total"]
-    # What is farther away is known less exactly: shown, but no news where range is not told apart.
-    assert (max(shares) > UNUSUAL) == (by == "class")
-    assert max(one.entropy_above_before for one in view.predicted.values()) < UNUSUAL
+    shares = [
+        share
+        for one in view.predicted.values()
+        for share in (one.entropy_above_before, one.deviation_above_before)
+        if not math.isnan(share)
+    ]
+    # The rarer classes were never seen as often far away, and are not compared.
+    assert len(shares) >= 4
+    assert max(shares) < 0.6 * UNUSUAL
+    if by == "class":
+        # What is farther away is known less exactly, and so it is said to be.
+        car, then = view.predicted["car"], usual.predicted["car"]
+        assert car.entropy_mean > 1.2 * then.entropy_mean
+        assert car.deviation_q50 > 2 * then.deviation_q50
+
+
+def test_a_scene_that_is_new_is_not_compared():
+    drive = Drive("class")
+    drive.drive(11, near=1.0)
+    drive.drive(5, near=0.0)
+    car = drive.read()["car"]
+    assert car.n > 500
+    assert math.isnan(car.entropy_above_before)
+    assert math.isnan(car.deviation_above_before)
 
 
 def test_a_slice_of_which_single_objects_are_seen_is_not_compared():

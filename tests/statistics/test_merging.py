@@ -18,7 +18,6 @@ from monitor.statistics.class_statistics import observe_classes
 from monitor.statistics.predicted import (
     PredictedStatistics,
     no_predicted,
-    observe_predicted,
 )
 from monitor.statistics.state import (
     ClassStages,
@@ -119,8 +118,9 @@ def of_predicted(seed: int, n: int, chosen: Any = slice(None)) -> PredictedStati
     opinions = random.dirichlet(np.full(4, 0.1), size=(n, 1 + seed % 2))
     opinions[random.random(n) < 0.2] = np.nan
     opinions[random.random(n) < 0.2] = 0.25
-    rows = PredictedRows(np.zeros(n, np.int64), roots, opinions)
-    return observe_predicted(rows.take(np.arange(n)[chosen]))
+    mean = random.lognormal(2.0, 2.0, (n, 3))
+    rows = PredictedRows(SPACES[3], np.zeros(n, np.int64), mean, roots, opinions)
+    return states.observe_predicted(rows.take(np.arange(n)[chosen]))
 
 
 FAMILIES = {

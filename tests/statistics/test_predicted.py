@@ -10,32 +10,41 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.frames.frame import PredictedRows
+from monitor.frames.space import plain_space
 from monitor.statistics.folding import PredictedAccumulator
 from monitor.statistics.predicted import (
     CHUNK,
+    RANGES,
     Certainty,
     PredictedStatistics,
     certainty,
     no_predicted,
-    observe_predicted,
+    ranges_of,
 )
 from monitor.statistics.reading import read_predicted, share_above
 from monitor.statistics.windows import PaneKey, put
 from tests.laws import costly
-from tests.states import bits
+from tests.states import bits, observe_predicted
 from tests.statistics.matched_frames import WINDOWS, fold
 
 SEEDS = st.integers(0, 2**32 - 1)
 
 
-def frame(seed, n, slices=3, opinions=1, classes=5, stamp_ns=None, spread=0.7) -> PredictedRows:
+PLACES = plain_space(("x", "y", "z"), "m")
+PIXELS = plain_space(("u", "v", "w"), "px")
+
+
+def frame(
+    seed, n, slices=3, opinions=1, classes=5, stamp_ns=None, spread=0.7, space=PLACES
+) -> PredictedRows:
     """Half as many classes are likely as there are; one row in ten has no class probabilities."""
     random = np.random.default_rng(seed)
     roots = np.exp(random.normal(scale=spread, size=(n, 3)))
     values = random.dirichlet(np.full(classes, 0.5), size=(n, opinions))
     values[random.random(n) < 0.1] = np.nan
     of_classes = values if opinions else None
-    return PredictedRows(random.integers(slices, size=n), roots, of_classes, stamp_ns)
+    mean = random.normal(scale=20, size=(n, 3))
+    return PredictedRows(space, random.integers(slices, size=n), mean, roots, of_classes, stamp_ns)
 
 
 def certainty_of(rows: PredictedRows) -> Certainty:
@@ -104,14 +113,44 @@ def test_the_share_above_before_is_that_of_the_rows():
         before, after = (column[~np.isnan(column)] for column in values)
         share = (after > np.quantile(before, 0.95)).mean()
         assert getattr(read, f"{name}_above_before") == pytest.approx(share, abs=2e-3)
+
+
+def share(counts, before) -> float:
+    return share_above(np.array(counts), np.array(before), 0.95)
+
+
+def test_each_range_is_held_against_itself_and_one_that_is_new_is_left_out():
     # Of rows that are all alike, within one bin, as many are above as ever.
-    alike = np.array([0, 100, 0])
-    assert share_above(alike, 30 * alike, 0.95) == pytest.approx(0.05)
-    assert share_above(np.array([0, 0, 7]), alike, 0.95) == 1.0
-    # Too few, and sums that a jump of time has left without the window's own rows.
-    for few in (0 * alike, np.array([1, 98, 0]), -alike, np.array([-50, 99, 0])):
-        assert math.isnan(share_above(alike, few, 0.95))
-    assert math.isnan(share_above(0 * alike, alike, 0.95))
+    alike = [[0, 100, 0]]
+    assert share(alike, [[0, 3000, 0]]) == pytest.approx(0.05)
+    assert share([[0, 0, 7]], alike) == 1.0
+    # Too few, fewer than now, and sums that a jump of time has left without the window's own rows.
+    for few in ([0, 0, 0], [1, 98, 0], [0, -100, 0], [-50, 99, 0], [0, 99, 0]):
+        assert math.isnan(share([[0, 50, 0]], [few]))
+    assert math.isnan(share([[0, 101, 0]], alike))
+    assert math.isnan(share([[0, 0, 0]], alike))
+    # Far away all is less certain; what came most was near, and now is far.
+    near, far = [200, 0, 0], [0, 0, 200]
+    assert share([[10, 0, 0], [0, 0, 200]], [near, far]) == pytest.approx(0.05)
+    assert share([[0, 0, 50], [0, 0, 150]], [near, far]) == pytest.approx((50 + 0.05 * 150) / 200)
+    # One range is new: known of the other, as long as that is half of all.
+    assert share([[0, 0, 50], [0, 0, 50]], [near, [0, 0, 1]]) == 1.0
+    assert math.isnan(share([[0, 0, 50], [0, 0, 51]], [near, [0, 0, 1]]))
+
+
+def test_ranges_are_half_octaves_of_the_distance_where_there_is_one():
+    distance = np.array([0.0, 0.99, 1.0, 1.42, 2.0, 1023.0, 1024.0, 1e9])
+    mean = distance[:, None] * np.array([[0.6, 0.8, 0.0]])
+    found = ranges_of(PLACES, mean, ("x", "y")).tolist()
+    assert found == [1, 1, 2, 3, 4, 21, 22, 22]
+    assert found[-1] == RANGES - 1
+    for space, position in ((PIXELS, ("x", "y", "z")), (PLACES, ())):
+        assert not ranges_of(space, mean, position).any()
+    # Without a position σ_G is not compared: it follows the scene.
+    rows = frame(1, 2000, space=PIXELS)
+    read = read_predicted("car", observed(rows), observed(rows))
+    assert math.isnan(read.deviation_above_before)
+    assert read.entropy_above_before == pytest.approx(0.05)
 
 
 def test_nothing_known_is_nan_and_certain_or_clueless_is_not():
@@ -119,8 +158,9 @@ def test_nothing_known_is_nan_and_certain_or_clueless_is_not():
     for name in ("deviation_mean", "deviation_q50", "entropy_mean", "entropy_above_before"):
         assert math.isnan(getattr(nothing, name))
     classes = np.stack([np.eye(4)[np.zeros(100, int)], np.full((100, 4), 0.25)])
+    ones = np.ones((100, 3)), np.ones((100, 1))
     sure, clueless = (
-        observed(PredictedRows(np.zeros(100, np.int64), np.ones((100, 1)), values[:, None]))
+        observed(PredictedRows(PLACES, np.zeros(100, np.int64), *ones, values[:, None]))
         for values in classes
     )
     found = read_predicted("car", sure, sure)
@@ -150,7 +190,7 @@ def test_panes_hold_the_same_bits_however_rows_are_folded(seed, fold_rows):
         for index in np.unique(rows.slices).tolist():
             mine = rows.take(rows.slices == index)
             put(expected[index], WINDOWS.place(rows.stamp_ns, clock), observed(mine))
-    accumulator = PredictedAccumulator(WINDOWS, fold_rows)
+    accumulator = PredictedAccumulator(WINDOWS, fold_rows, PLACES.names)
     for rows in frames:
         accumulator.add(rows)
         while accumulator.busy and random.random() < 0.5:
