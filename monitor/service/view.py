@@ -450,8 +450,8 @@ def _unknown(view: View) -> Iterator[Said]:
             f"{worst}{others}: {percent(shares[worst])} of the detections of the last "
             f"{lasting(view.shortest)} are less certain of their {what} than 95 % were before.",
             "docs/measures.md#of-all-detections",
-            f"Before is {before(view)}, at the same distances where they are known. The detector may "
-            "meet what it does not know. This needs no label, and is no alarm.",
+            f"Before is {before(view)}, at the same distances where they are known. The detector "
+            "may meet what it does not know. This needs no label, and is no alarm.",
         )
 
 
