@@ -22,7 +22,7 @@ FLOORS = {
     "statistics": 2, "tracking": 2, "matching": 2,
     "recalibration": 3, "drift": 3, "promotion": 3, "figures": 3,
     "wire": 4, "store": 4, "config": 4,
-    "pipeline": 5,
+    "pipeline": 5, "fleet": 5,
     "service": 6, "client": 6,
     "sidecar": 7,
     "commands": 8,

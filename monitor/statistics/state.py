@@ -33,6 +33,7 @@ from monitor.statistics.bins import (
 from monitor.statistics.class_statistics import ClassStatistics, no_class_statistics
 from monitor.statistics.clusters import ClusterArray, ClusterMemory, clustered, no_clusters
 from monitor.statistics.exact_sums import ExactStatistics, ExactSum, SparseSums, total
+from monitor.statistics.holdings import NOTHING_HELD, Holdings
 from monitor.statistics.measures import BinSums
 from monitor.statistics.observations import (
     CHUNK,
@@ -403,6 +404,7 @@ class StatisticsState:
     class_slices  likewise
     slicing       what tells the slices apart
     predicted     slices of which detections have come, labelled or not
+    holds         uploads of vehicles that are among these
     """
 
     binning: Binning
@@ -412,6 +414,7 @@ class StatisticsState:
     class_slices: tuple[ClassSliceState, ...] = ()
     slicing: Slicing = Slicing()
     predicted: tuple[PredictedSliceState, ...] = ()
+    holds: Holdings = NOTHING_HELD
 
     def merge(self, other: StatisticsState) -> StatisticsState:
         """Adds up what both have counted, as of the later clock.
@@ -419,7 +422,7 @@ class StatisticsState:
         Ours keep their order, new ones come behind them: so a sidecar's list is stable. Up to
         that order, merging is commutative.
 
-        raises  IncompatibleStatistics where bins, windows or slicing differ
+        raises  IncompatibleStatistics where bins, windows or slicing differ; AlreadyHeld
         """
         self.binning.check_same(other.binning)
         if self.windows != other.windows:
@@ -443,6 +446,42 @@ class StatisticsState:
                 chain(self.class_slices, other.class_slices), self.windows, clock_ns
             ),
             predicted=_united(chain(self.predicted, other.predicted), self.windows, clock_ns),
+            holds=self.holds.merge(other.holds),
+        )
+
+    def since(self, earlier: StatisticsState) -> Generator[None, None, StatisticsState]:
+        """Takes out what was known earlier, in short steps: merged with that it is this again.
+
+        Sums of what is left are negative where labels were taken back. Panes that were not
+        touched since, the very same objects, cost nothing.
+
+        earlier  a state of the same statistics, with the same bins, windows and slicing
+        """
+        windows, clock_ns = self.windows, self.clock_ns
+        kinds: list[tuple[Any, ...]] = []
+        for now, then in (
+            (self.slices, earlier.slices),
+            (self.class_slices, earlier.class_slices),
+            (self.predicted, earlier.predicted),
+        ):
+            kinds.append((yield from _since(now, then, windows, clock_ns)))
+        slices, class_slices, predicted = kinds
+        return replace(self, slices=slices, class_slices=class_slices, predicted=predicted)
+
+    def in_order(self) -> StatisticsState:
+        """Sorts the slices, so that equal statistics are equal bytes whoever was seen first."""
+
+        def space(entry: SliceState | PredictedSliceState) -> tuple[Any, ...]:
+            return entry.name, entry.overflow, entry.space.number
+
+        def classes(entry: ClassSliceState) -> tuple[Any, ...]:
+            return entry.name, entry.overflow, entry.class_names
+
+        return replace(
+            self,
+            slices=tuple(sorted(self.slices, key=space)),
+            class_slices=tuple(sorted(self.class_slices, key=classes)),
+            predicted=tuple(sorted(self.predicted, key=space)),
         )
 
 
@@ -473,6 +512,28 @@ def unite(
     for pane, held in panes.items():
         put(known.panes, pane, held)
     return known
+
+
+def _since(
+    now: Iterable[AnyState], then: Iterable[AnyState], windows: Windows, clock_ns: int | None
+) -> Generator[None, None, tuple[AnyState, ...]]:
+    before: dict[Any, AnyState] = {}
+    for entry in then:
+        unite(before, entry, windows, clock_ns)
+        yield
+    left = []
+    for entry in chain(now, [replace(gone, panes={}) for gone in before.values()]):
+        panes: dict[PaneKey, Any] = dict(entry.panes)
+        known = before.pop(entry.key, None)
+        for key, held in ({} if known is None else known.panes).items():
+            if panes.get(key) is held:
+                del panes[key]
+            else:
+                put(panes, key, held.negated())
+                yield
+        if panes:
+            left.append(replace(entry, panes=panes))
+    return tuple(left)
 
 
 def windows_described(windows: Windows) -> str:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import count
+from itertools import chain, count, pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -28,6 +28,7 @@ from monitor.statistics.class_statistics import (
     table_shapes,
 )
 from monitor.statistics.exact_sums import ExactSum
+from monitor.statistics.holdings import Holdings
 from monitor.statistics.predicted import (
     DEVIATIONS,
     ENTROPIES,
@@ -82,6 +83,7 @@ _IDENTITY = {
     "ClassPaneState": {"level", "number"},
     "PredictedSliceState": {"name", "overflow", "dimensions", "angles_in_joint", "bin_hash"},
     "PredictedPaneState": {"level", "number"},
+    "Holding": {"vehicle", "epoch"},
 }
 
 
@@ -501,6 +503,12 @@ def serialised(stored: StoredState, known: PaneBytes | None = None) -> Iterator[
         windows=pb.WindowDefinition(**values_of(state.windows, ("lengths_ns", "panes"))),
         clock_ns=state.clock_ns,
         slicing=None if state.slicing == Slicing() else pb.SliceDefinition(**slicing),
+        # In front, so that who has the first bytes of a file knows what it holds.
+        holds=[
+            pb.Holding(vehicle=vehicle, epoch=epoch, first=first, last=last)
+            for (vehicle, epoch), spans in sorted(state.holds.spans.items())
+            for first, last in [zip(*spans, strict=True)]
+        ],
     ).SerializeToString(deterministic=True)
     for entry in state.slices:
         for part in encode_slice(entry, known):
@@ -537,6 +545,7 @@ def decode(parts: Iterable[pb.StatisticsState]) -> StoredState:
     slices: dict[Any, SliceState] = {}
     class_slices: dict[Any, ClassSliceState] = {}
     predicted: dict[Any, PredictedSliceState] = {}
+    holds = Holdings()
     unknown: list[bytes] = []
     unknown_bytes = 0
     numbers, class_numbers, predicted_numbers = count(), count(), count()
@@ -557,6 +566,8 @@ def decode(parts: Iterable[pb.StatisticsState]) -> StoredState:
             field = f"predicted[{next(predicted_numbers)}]"
             also = decode_predicted_slice(every, windows, field)
             check_panes(unite(predicted, also, windows, clock_ns).panes, windows, field)
+        for i, holding in enumerate(part.holds):
+            holds = holds.merge(_decode_holding(holding, f"holds[{i}]"))
         # Of the version before, and of that sidecar alone.
         part.ClearField("progress")
         if keep_unknown(part):
@@ -568,11 +579,25 @@ def decode(parts: Iterable[pb.StatisticsState]) -> StoredState:
     binning, windows, slicing = definitions
     regression, classes = tuple(slices.values()), tuple(class_slices.values())
     read = StatisticsState(
-        binning, windows, clock_ns, regression, classes, slicing, tuple(predicted.values())
+        binning, windows, clock_ns, regression, classes, slicing, tuple(predicted.values()), holds
     )
     # Parts that came before the last clock are brought up to it.
     state = StatisticsState(binning, windows, slicing=slicing).merge(read)
     return StoredState(state, b"".join(unknown))
+
+
+def _decode_holding(message: pb.Holding, field: str) -> Holdings:
+    """The uploads of one epoch of a vehicle. Raises InvalidState."""
+    checked_slice_name(message.vehicle, f"{field}.vehicle")
+    checked_slice_name(message.epoch, f"{field}.epoch")
+    if not message.first or len(message.first) != len(message.last):
+        raise invalid(f"{field}.first", f"{len(message.first)} runs, {len(message.last)} ends")
+    spans = tuple(zip(message.first, message.last, strict=True))
+    bounds = [0, *chain.from_iterable((first, last + 1) for first, last in spans)]
+    # A run may be one upload long, and another cannot begin where it ends.
+    if not all(low < high for low, high in pairwise(bounds)):
+        raise invalid(f"{field}.first", "runs that do not ascend from 1, with gaps between them")
+    return Holdings({(message.vehicle, message.epoch): spans})
 
 
 def _definitions(part: pb.StatisticsState, known: _Definitions | None) -> _Definitions:

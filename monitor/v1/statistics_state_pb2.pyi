@@ -186,8 +186,20 @@ class PredictedSliceState(_message.Message):
     panes: _containers.RepeatedCompositeFieldContainer[PredictedPaneState]
     def __init__(self, name: _Optional[str] = ..., overflow: bool = ..., dimensions: _Optional[_Iterable[_Union[_frame_pb2.Dimension, _Mapping]]] = ..., angles_in_joint: bool = ..., bin_hash: _Optional[str] = ..., panes: _Optional[_Iterable[_Union[PredictedPaneState, _Mapping]]] = ...) -> None: ...
 
+class Holding(_message.Message):
+    __slots__ = ("vehicle", "epoch", "first", "last")
+    VEHICLE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    vehicle: str
+    epoch: str
+    first: _containers.RepeatedScalarFieldContainer[int]
+    last: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, vehicle: _Optional[str] = ..., epoch: _Optional[str] = ..., first: _Optional[_Iterable[int]] = ..., last: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class StatisticsState(_message.Message):
-    __slots__ = ("version", "bins", "windows", "clock_ns", "slices", "class_slices", "slicing", "progress", "predicted")
+    __slots__ = ("version", "bins", "windows", "clock_ns", "slices", "class_slices", "slicing", "progress", "predicted", "holds")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     BINS_FIELD_NUMBER: _ClassVar[int]
     WINDOWS_FIELD_NUMBER: _ClassVar[int]
@@ -197,6 +209,7 @@ class StatisticsState(_message.Message):
     SLICING_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     PREDICTED_FIELD_NUMBER: _ClassVar[int]
+    HOLDS_FIELD_NUMBER: _ClassVar[int]
     version: int
     bins: BinDefinition
     windows: WindowDefinition
@@ -206,4 +219,5 @@ class StatisticsState(_message.Message):
     slicing: SliceDefinition
     progress: _ledger_pb2.KeptProgress
     predicted: _containers.RepeatedCompositeFieldContainer[PredictedSliceState]
-    def __init__(self, version: _Optional[int] = ..., bins: _Optional[_Union[BinDefinition, _Mapping]] = ..., windows: _Optional[_Union[WindowDefinition, _Mapping]] = ..., clock_ns: _Optional[int] = ..., slices: _Optional[_Iterable[_Union[SliceState, _Mapping]]] = ..., class_slices: _Optional[_Iterable[_Union[ClassSliceState, _Mapping]]] = ..., slicing: _Optional[_Union[SliceDefinition, _Mapping]] = ..., progress: _Optional[_Union[_ledger_pb2.KeptProgress, _Mapping]] = ..., predicted: _Optional[_Iterable[_Union[PredictedSliceState, _Mapping]]] = ...) -> None: ...
+    holds: _containers.RepeatedCompositeFieldContainer[Holding]
+    def __init__(self, version: _Optional[int] = ..., bins: _Optional[_Union[BinDefinition, _Mapping]] = ..., windows: _Optional[_Union[WindowDefinition, _Mapping]] = ..., clock_ns: _Optional[int] = ..., slices: _Optional[_Iterable[_Union[SliceState, _Mapping]]] = ..., class_slices: _Optional[_Iterable[_Union[ClassSliceState, _Mapping]]] = ..., slicing: _Optional[_Union[SliceDefinition, _Mapping]] = ..., progress: _Optional[_Union[_ledger_pb2.KeptProgress, _Mapping]] = ..., predicted: _Optional[_Iterable[_Union[PredictedSliceState, _Mapping]]] = ..., holds: _Optional[_Iterable[_Union[Holding, _Mapping]]] = ...) -> None: ...
