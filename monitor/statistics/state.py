@@ -457,16 +457,13 @@ class StatisticsState:
 
         earlier  a state of the same statistics, with the same bins, windows and slicing
         """
-        windows, clock_ns = self.windows, self.clock_ns
-        kinds: list[tuple[Any, ...]] = []
-        for now, then in (
-            (self.slices, earlier.slices),
-            (self.class_slices, earlier.class_slices),
-            (self.predicted, earlier.predicted),
-        ):
-            kinds.append((yield from _since(now, then, windows, clock_ns)))
-        slices, class_slices, predicted = kinds
-        return replace(self, slices=slices, class_slices=class_slices, predicted=predicted)
+        at = self.windows, self.clock_ns
+        return replace(
+            self,
+            slices=(yield from _since(self.slices, earlier.slices, *at)),
+            class_slices=(yield from _since(self.class_slices, earlier.class_slices, *at)),
+            predicted=(yield from _since(self.predicted, earlier.predicted, *at)),
+        )
 
     def in_order(self) -> StatisticsState:
         """Sorts the slices, so that equal statistics are equal bytes whoever was seen first."""
