@@ -28,7 +28,7 @@ from monitor.frames.space import FloatArray, IntArray
 LARGEST = 64.0
 
 # x is kept in units of 2^-16, so that products of two of them lie on the grid of all sums.
-_UNIT = 2.0**-16
+UNIT = 2.0**-16
 ClusterArray = npt.NDArray[np.uint64]
 
 # The cluster of a row that belongs to no track.
@@ -38,7 +38,7 @@ ALONE = np.uint64(0)
 def clustered(nees: FloatArray, degrees: FloatArray) -> FloatArray:
     """x of each row and axis, (A, n): NEES over its degrees of freedom (A,), cut and rounded."""
     x: FloatArray = np.minimum(nees / degrees[:, None], LARGEST)
-    return np.rint(x / _UNIT) * _UNIT
+    return np.rint(x / UNIT) * UNIT
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -166,9 +166,14 @@ class ClusterMemory:
 
 
 def design_effect(
-    n: float, mean: float, square: float, pairs: float, cross: float, beside: float
-) -> float:
-    """D = Σ_clusters (Σ (x − m))² / Σ (x − m)², at least 1.
+    n: FloatArray | IntArray | float,
+    mean: FloatArray | float,
+    square: FloatArray | float,
+    pairs: FloatArray | float,
+    cross: FloatArray | float,
+    beside: FloatArray | float,
+) -> FloatArray:
+    """D = Σ_clusters (Σ (x − m))² / Σ (x − m)², at least 1; elementwise.
 
     n, mean  rows, and m = Σx / n
     square   Σ x²
@@ -177,13 +182,22 @@ def design_effect(
     beside   Σ over them of x_i + x_j
     returns  NaN without rows
     """
-    if n <= 0:
-        return float("nan")
-    alone = square - n * mean * mean
-    together = 2.0 * (cross - mean * beside + mean * mean * pairs)
-    if not alone > 0:
-        return 1.0
-    return max(1.0, 1.0 + together / alone)
+    alone = np.asarray(square - n * mean * mean)
+    together = 2.0 * covariance_sum(mean, pairs, cross, beside)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        effect = np.where(alone > 0, np.maximum(1.0, 1.0 + together / alone), 1.0)
+    found: FloatArray = np.where(np.asarray(n) > 0, effect, np.nan)
+    return found
+
+
+def covariance_sum(
+    mean: FloatArray | float,
+    pairs: FloatArray | float,
+    cross: FloatArray | float,
+    beside: FloatArray | float,
+) -> FloatArray:
+    """Σ over pairs of (x_i − m) (x_j − m), from the sums of design_effect."""
+    return np.asarray(cross - mean * beside + mean * mean * pairs)
 
 
 def design_effect_of_rows(nees: FloatArray, degrees: FloatArray, track: IntArray) -> FloatArray:

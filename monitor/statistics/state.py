@@ -45,6 +45,7 @@ from monitor.statistics.observations import (
     sum_by_slot,
 )
 from monitor.statistics.predicted import PredictedStatistics
+from monitor.statistics.vehicles import NO_VEHICLES, VehicleRows
 from monitor.statistics.windows import PaneKey, S, Windows, advance, put, same_parts
 
 
@@ -405,6 +406,7 @@ class StatisticsState:
     slicing       what tells the slices apart
     predicted     slices of which detections have come, labelled or not
     holds         uploads of vehicles that are among these
+    vehicles      a row of sums of each vehicle and slice, where uploads brought them
     """
 
     binning: Binning
@@ -415,6 +417,7 @@ class StatisticsState:
     slicing: Slicing = Slicing()
     predicted: tuple[PredictedSliceState, ...] = ()
     holds: Holdings = NOTHING_HELD
+    vehicles: VehicleRows = NO_VEHICLES
 
     def merge(self, other: StatisticsState) -> StatisticsState:
         """Adds up what both have counted, as of the later clock.
@@ -447,6 +450,7 @@ class StatisticsState:
             ),
             predicted=_united(chain(self.predicted, other.predicted), self.windows, clock_ns),
             holds=self.holds.merge(other.holds),
+            vehicles=self.vehicles.merge(other.vehicles),
         )
 
     def since(self, earlier: StatisticsState) -> Generator[None, None, StatisticsState]:
@@ -463,6 +467,7 @@ class StatisticsState:
             slices=(yield from _since(self.slices, earlier.slices, *at)),
             class_slices=(yield from _since(self.class_slices, earlier.class_slices, *at)),
             predicted=(yield from _since(self.predicted, earlier.predicted, *at)),
+            vehicles=self.vehicles.merge(earlier.vehicles.negated()),
         )
 
     def in_order(self) -> StatisticsState:

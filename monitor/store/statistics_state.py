@@ -51,6 +51,7 @@ from monitor.statistics.state import (
     unite,
     windows_described,
 )
+from monitor.statistics.vehicles import RowKey, VehicleRow, VehicleRows, add_row
 from monitor.statistics.windows import PaneKey, Summable, Windows, put
 from monitor.store.state_definitions import (
     InvalidState,
@@ -70,6 +71,7 @@ from monitor.store.state_definitions import (
     no_limbs,
     values_of,
 )
+from monitor.store.vehicle_rows import decode_vehicles, encode_vehicles
 from monitor.v1 import statistics_state_pb2 as pb
 
 # Where the moments of class probabilities begin among their companions.
@@ -84,6 +86,7 @@ _IDENTITY = {
     "PredictedSliceState": {"name", "overflow", "dimensions", "angles_in_joint", "bin_hash"},
     "PredictedPaneState": {"level", "number"},
     "Holding": {"vehicle", "epoch"},
+    "VehicleRow": {"name", "overflow", "dimensions", "angles_in_joint", "vehicles"},
 }
 
 
@@ -519,6 +522,8 @@ def serialised(stored: StoredState, known: PaneBytes | None = None) -> Iterator[
     for every in state.predicted:
         for part in encode_predicted_slice(every, known):
             yield framed(pb.StatisticsState.PREDICTED_FIELD_NUMBER, part)
+    for table in encode_vehicles(state.vehicles, PART_BYTES):
+        yield framed(pb.StatisticsState.VEHICLES_FIELD_NUMBER, table)
     if stored.unknown:
         yield stored.unknown
 
@@ -546,9 +551,10 @@ def decode(parts: Iterable[pb.StatisticsState]) -> StoredState:
     class_slices: dict[Any, ClassSliceState] = {}
     predicted: dict[Any, PredictedSliceState] = {}
     holds = Holdings()
+    vehicles: dict[str, dict[RowKey, VehicleRow]] = {}
     unknown: list[bytes] = []
     unknown_bytes = 0
-    numbers, class_numbers, predicted_numbers = count(), count(), count()
+    numbers, class_numbers, predicted_numbers, row_numbers = count(), count(), count(), count()
     for part in parts:
         definitions = _definitions(part, definitions)
         if part.HasField("clock_ns") and (clock_ns is None or part.clock_ns > clock_ns):
@@ -568,6 +574,9 @@ def decode(parts: Iterable[pb.StatisticsState]) -> StoredState:
             check_panes(unite(predicted, also, windows, clock_ns).panes, windows, field)
         for i, holding in enumerate(part.holds):
             holds = holds.merge(_decode_holding(holding, f"holds[{i}]"))
+        for table in part.vehicles:
+            for vehicle, key, row in decode_vehicles(table, f"vehicles[{next(row_numbers)}]"):
+                add_row(vehicles.setdefault(vehicle, {}), key, row)
         # Of the version before, and of that sidecar alone.
         part.ClearField("progress")
         if keep_unknown(part):
@@ -579,7 +588,15 @@ def decode(parts: Iterable[pb.StatisticsState]) -> StoredState:
     binning, windows, slicing = definitions
     regression, classes = tuple(slices.values()), tuple(class_slices.values())
     read = StatisticsState(
-        binning, windows, clock_ns, regression, classes, slicing, tuple(predicted.values()), holds
+        binning,
+        windows,
+        clock_ns,
+        regression,
+        classes,
+        slicing,
+        tuple(predicted.values()),
+        holds,
+        VehicleRows({vehicle: rows for vehicle, rows in vehicles.items() if rows}),
     )
     # Parts that came before the last clock are brought up to it.
     state = StatisticsState(binning, windows, slicing=slicing).merge(read)

@@ -198,8 +198,26 @@ class Holding(_message.Message):
     last: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, vehicle: _Optional[str] = ..., epoch: _Optional[str] = ..., first: _Optional[_Iterable[int]] = ..., last: _Optional[_Iterable[int]] = ...) -> None: ...
 
+class VehicleRow(_message.Message):
+    __slots__ = ("name", "overflow", "dimensions", "angles_in_joint", "vehicles", "raw", "change")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OVERFLOW_FIELD_NUMBER: _ClassVar[int]
+    DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
+    ANGLES_IN_JOINT_FIELD_NUMBER: _ClassVar[int]
+    VEHICLES_FIELD_NUMBER: _ClassVar[int]
+    RAW_FIELD_NUMBER: _ClassVar[int]
+    CHANGE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    overflow: bool
+    dimensions: _containers.RepeatedCompositeFieldContainer[_frame_pb2.Dimension]
+    angles_in_joint: bool
+    vehicles: _containers.RepeatedScalarFieldContainer[str]
+    raw: ExactSums
+    change: ExactSums
+    def __init__(self, name: _Optional[str] = ..., overflow: bool = ..., dimensions: _Optional[_Iterable[_Union[_frame_pb2.Dimension, _Mapping]]] = ..., angles_in_joint: bool = ..., vehicles: _Optional[_Iterable[str]] = ..., raw: _Optional[_Union[ExactSums, _Mapping]] = ..., change: _Optional[_Union[ExactSums, _Mapping]] = ...) -> None: ...
+
 class StatisticsState(_message.Message):
-    __slots__ = ("version", "bins", "windows", "clock_ns", "slices", "class_slices", "slicing", "progress", "predicted", "holds")
+    __slots__ = ("version", "bins", "windows", "clock_ns", "slices", "class_slices", "slicing", "progress", "predicted", "holds", "vehicles")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     BINS_FIELD_NUMBER: _ClassVar[int]
     WINDOWS_FIELD_NUMBER: _ClassVar[int]
@@ -210,6 +228,7 @@ class StatisticsState(_message.Message):
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     PREDICTED_FIELD_NUMBER: _ClassVar[int]
     HOLDS_FIELD_NUMBER: _ClassVar[int]
+    VEHICLES_FIELD_NUMBER: _ClassVar[int]
     version: int
     bins: BinDefinition
     windows: WindowDefinition
@@ -220,4 +239,5 @@ class StatisticsState(_message.Message):
     progress: _ledger_pb2.KeptProgress
     predicted: _containers.RepeatedCompositeFieldContainer[PredictedSliceState]
     holds: _containers.RepeatedCompositeFieldContainer[Holding]
-    def __init__(self, version: _Optional[int] = ..., bins: _Optional[_Union[BinDefinition, _Mapping]] = ..., windows: _Optional[_Union[WindowDefinition, _Mapping]] = ..., clock_ns: _Optional[int] = ..., slices: _Optional[_Iterable[_Union[SliceState, _Mapping]]] = ..., class_slices: _Optional[_Iterable[_Union[ClassSliceState, _Mapping]]] = ..., slicing: _Optional[_Union[SliceDefinition, _Mapping]] = ..., progress: _Optional[_Union[_ledger_pb2.KeptProgress, _Mapping]] = ..., predicted: _Optional[_Iterable[_Union[PredictedSliceState, _Mapping]]] = ..., holds: _Optional[_Iterable[_Union[Holding, _Mapping]]] = ...) -> None: ...
+    vehicles: _containers.RepeatedCompositeFieldContainer[VehicleRow]
+    def __init__(self, version: _Optional[int] = ..., bins: _Optional[_Union[BinDefinition, _Mapping]] = ..., windows: _Optional[_Union[WindowDefinition, _Mapping]] = ..., clock_ns: _Optional[int] = ..., slices: _Optional[_Iterable[_Union[SliceState, _Mapping]]] = ..., class_slices: _Optional[_Iterable[_Union[ClassSliceState, _Mapping]]] = ..., slicing: _Optional[_Union[SliceDefinition, _Mapping]] = ..., progress: _Optional[_Union[_ledger_pb2.KeptProgress, _Mapping]] = ..., predicted: _Optional[_Iterable[_Union[PredictedSliceState, _Mapping]]] = ..., holds: _Optional[_Iterable[_Union[Holding, _Mapping]]] = ..., vehicles: _Optional[_Iterable[_Union[VehicleRow, _Mapping]]] = ...) -> None: ...

@@ -25,6 +25,7 @@ from monitor.frames.space import (
 from monitor.statistics.bins import IncompatibleStatistics
 from monitor.statistics.class_evaluation import class_as_json, read_classes
 from monitor.statistics.class_statistics import observe_classes
+from monitor.statistics.holdings import NOTHING_HELD, Holdings
 from monitor.statistics.reading import read as read_measures
 from monitor.statistics.state import (
     ClassSliceState,
@@ -35,6 +36,7 @@ from monitor.statistics.state import (
     StatisticsState,
     observe,
 )
+from monitor.statistics.vehicles import with_rows
 from monitor.statistics.windows import Windows
 from monitor.store import statistics_state
 from monitor.store.state_definitions import InvalidState
@@ -74,7 +76,8 @@ def states(draw: st.DrawFn) -> StatisticsState:
     slicing = draw(
         st.sampled_from([Slicing(), Slicing(("class", "range"), (20.0, 40.5), ("x", "y"))])
     )
-    found: StatisticsState = replace(state, slicing=slicing)
+    holds = draw(st.sampled_from([NOTHING_HELD, Holdings.of("car 1", "a", 3)]))
+    found: StatisticsState = with_rows(replace(state, slicing=slicing, holds=holds))
     return found
 
 
