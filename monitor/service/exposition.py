@@ -74,6 +74,11 @@ HELP = {
     "predicted_above_before_ratio{slice,of}": "Share of all detections of the shortest "
     "window, labelled or not, above the 95 % quantile of the time before it at the same distance; "
     "0.05: as before.",
+    # Vehicles of a fleet.
+    "fleet_vehicles_compared{slice,stage}": "Vehicles with enough data to be compared with the "
+    "fleet.",
+    "fleet_vehicles_different{slice,stage,quantity}": "Vehicles that differ from the fleet by more "
+    "than healthy ones do, at a false discovery rate of 5 %.",
     # Export bins.
     "tau{tau}": "The level itself, for queries.",
     "bin_info{bin,lower,upper}": "Edges of each bin of the predicted deviation; 1.",

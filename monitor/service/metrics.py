@@ -37,6 +37,7 @@ from monitor.statistics.reading import (
     SliceReading,
     WindowReading,
 )
+from monitor.statistics.vehicles import BIAS, SCALE, Comparison
 from monitor.tracking.tracker import Order
 
 # h of evidence, shown instead of less: log10 of 0 would be -Inf, which no graph shows.
@@ -118,6 +119,18 @@ def predicted(readings: tuple[PredictedReading, ...]) -> Iterator[str]:
         if one.classified:
             above[one.slice, "entropy"] = one.entropy_above_before
     yield family("predicted_above_before_ratio", ((*at, share) for at, share in above.items()))
+
+
+def vehicles(compared: Comparison) -> Iterator[str]:
+    """Yields the families of vehicles of a fleet; their names are in its report alone."""
+    places = [((one.slice, one.stage), one) for one in compared.slices]
+    yield family("fleet_vehicles_compared", ((*at, one.compared) for at, one in places))
+    rows = (
+        (*at, quantity, compared.different(one, quantity))
+        for at, one in places
+        for quantity in (SCALE, BIAS)
+    )
+    yield family("fleet_vehicles_different", rows)
 
 
 def drift(reading: DriftReading) -> Iterator[str]:

@@ -313,6 +313,9 @@ class Comparison:
         )
 
 
+NOTHING_COMPARED = Comparison(0, 0, (), ())
+
+
 def compare(rows: VehicleRows, level: float = LEVEL) -> Comparison:
     """Holds each vehicle against the centre and the spread of the fleet, by slice and stage.
 

@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from monitor.commands.merge import read_state
 from monitor.commands.options import add_json, add_value, tell, write_output
@@ -14,6 +16,7 @@ from monitor.commands.pages.report_page import hashed, written
 from monitor.commands.report.evidence import verify, write_evidence
 from monitor.commands.report.live import Seen, look, report_of
 from monitor.commands.sidecar_client import Client, access_of, add_sidecar, ask
+from monitor.statistics.vehicles import Comparison, compare
 
 EXAMPLE = """examples:
   calibration-monitor report --output today.html
@@ -56,7 +59,8 @@ def run(options: argparse.Namespace) -> int:
     else:
         seen = ask(Client(options.address, access_of(options)), look)
         made = {"asked": options.address}
-    report = report_of(seen, made)
+    compared = compare(seen.statistics.vehicles)
+    report = report_of(seen, made, compared)
     files: list[str] = []
     if options.output:
         write_output(options.output, written(report))
@@ -65,5 +69,15 @@ def run(options: argparse.Namespace) -> int:
         files += map(str, write_evidence(Path(options.evidence), seen))
     sentences = [one.sentence for one in report.verdict]
     lines = [*sentences, *(f"written: {file}" for file in files)]
-    tell(options, {"verdict": sentences, "written": files}, "\n".join(lines))
+    found = {"verdict": sentences, "written": files}
+    tell(options, found | _of_vehicles(compared), "\n".join(lines))
     return 0
+
+
+def _of_vehicles(compared: Comparison) -> dict[str, Any]:
+    """Tells which vehicles of a fleet differ, all of them."""
+    if not compared.slices:
+        return {}
+    slices = [asdict(one) for one in compared.slices]
+    found = [{**asdict(one), "words": one.words} for one in compared.found]
+    return {"vehicles": {"known": compared.vehicles, "slices": slices, "different": found}}

@@ -42,12 +42,17 @@ from monitor.statistics.state import (
     StageStatistics,
     StatisticsState,
 )
+from monitor.statistics.vehicles import BIAS, LEVEL, NOTHING_COMPARED, SCALE, Comparison
 from monitor.statistics.verdicts import FEWEST_TO_JUDGE
 from monitor.statistics.windows import PaneKey
+from monitor.store.column_names import some_of
 from monitor.wire.messages import Listing
 
 # Records of recalibrators that are asked for, and alarms and records that are told.
 _RECORDS, _TOLD = 1000, 200
+
+# Vehicles in the table of those that differ, and in the sentence about them.
+_VEHICLES, _NAMED = 20, 3
 
 # Slices with a line over time, and factors on σ that are too far off to be called calibrated.
 _LINES, _FACTOR = 6, math.sqrt(2.0)
@@ -92,16 +97,18 @@ async def look(client: Client) -> Seen:
     )
 
 
-def report_of(seen: Seen, made: Mapping[str, str]) -> Report:
-    """Builds the report. `made` says what was asked, and how."""
+def report_of(
+    seen: Seen, made: Mapping[str, str], compared: Comparison = NOTHING_COMPARED
+) -> Report:
+    """Builds the report. `made` says what was asked, and how; compared: vehicles of a fleet."""
     slices = list(slices_of(seen.statistics))
     classes, alarms = list(classes_of(seen.statistics)), alarms_of(seen.standings)
     return Report(
         title="Calibration report",
-        verdict=list(verdict(slices, alarms, classes)),
+        verdict=[*verdict(slices, alarms, classes), *_differing(compared)],
         slices=slices,
         classes=classes,
-        opening=[_over_time(seen)],
+        opening=[_vehicles(compared), _over_time(seen)],
         sections=[
             _all_detections(seen.statistics),
             _drift(seen, alarms),
@@ -194,6 +201,45 @@ def verdict(
         )
     if not alarms and not off:
         yield Said("well", "No alarm, and no slice is off by a factor 2 in variance or more.")
+
+
+def _differing(compared: Comparison) -> Iterator[Said]:
+    """Says that vehicles differ, and which do so most certainly."""
+    if named := list(compared.by_vehicle):
+        yield Said(
+            "ticket",
+            f"Vehicles that differ from the fleet: {some_of(named, _NAMED)}, of "
+            f"{compared.vehicles:,}. {compared.found[0].vehicle}: {compared.found[0].words}.",
+        )
+
+
+def _vehicles(compared: Comparison) -> Section | None:
+    """Tells which vehicles differ from the fleet, and in which slices they could be compared."""
+    if not compared.slices:
+        return None
+    rows = tuple(
+        (vehicle, found[0].words, f"{len(found) - 1:,}", number(found[0].z), number(found[0].q))
+        for vehicle, found in list(compared.by_vehicle.items())[:_VEHICLES]
+    )
+    head = ("vehicle", "what is most certain", "further", "z", "false discovery rate")
+    slices = tuple(
+        (
+            one.slice, one.stage, f"{one.compared:,}", f"{one.too_little:,}", number(one.spread),
+            *(f"{compared.different(one, quantity):,}" for quantity in (SCALE, BIAS)),
+        )
+        for one in compared.slices[:_TOLD]
+    )  # fmt: skip
+    of_slices = (
+        *("slice", "stage", "compared", "too little data", "spread of healthy ones, ln"),
+        *("differ in scale", "differ in bias"),
+    )
+    words = [
+        f"{len(compared.by_vehicle):,} of {compared.vehicles:,} vehicles differ from the fleet by "
+        "more than healthy ones do among each other. Of those that are named, "
+        f"{LEVEL:.0%} at most are expected to be so by chance."
+    ]
+    tables = [Table(head, rows)] * bool(rows) + [Table(of_slices, slices)]
+    return Section("Vehicles that differ", words, tables=tables)
 
 
 def _over_time(seen: Seen) -> Section | None:
