@@ -166,14 +166,9 @@ class ClusterMemory:
 
 
 def design_effect(
-    n: FloatArray | IntArray | float,
-    mean: FloatArray | float,
-    square: FloatArray | float,
-    pairs: FloatArray | float,
-    cross: FloatArray | float,
-    beside: FloatArray | float,
-) -> FloatArray:
-    """D = Σ_clusters (Σ (x − m))² / Σ (x − m)², at least 1; elementwise.
+    n: float, mean: float, square: float, pairs: float, cross: float, beside: float
+) -> float:
+    """D = Σ_clusters (Σ (x − m))² / Σ (x − m)², at least 1.
 
     n, mean  rows, and m = Σx / n
     square   Σ x²
@@ -182,22 +177,13 @@ def design_effect(
     beside   Σ over them of x_i + x_j
     returns  NaN without rows
     """
-    alone = np.asarray(square - n * mean * mean)
-    together = 2.0 * covariance_sum(mean, pairs, cross, beside)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        effect = np.where(alone > 0, np.maximum(1.0, 1.0 + together / alone), 1.0)
-    found: FloatArray = np.where(np.asarray(n) > 0, effect, np.nan)
-    return found
-
-
-def covariance_sum(
-    mean: FloatArray | float,
-    pairs: FloatArray | float,
-    cross: FloatArray | float,
-    beside: FloatArray | float,
-) -> FloatArray:
-    """Σ over pairs of (x_i − m) (x_j − m), from the sums of design_effect."""
-    return np.asarray(cross - mean * beside + mean * mean * pairs)
+    if n <= 0:
+        return float("nan")
+    alone = square - n * mean * mean
+    together = 2.0 * (cross - mean * beside + mean * mean * pairs)
+    if not alone > 0:
+        return 1.0
+    return max(1.0, 1.0 + together / alone)
 
 
 def design_effect_of_rows(nees: FloatArray, degrees: FloatArray, track: IntArray) -> FloatArray:

@@ -247,9 +247,13 @@ def _of_histograms(statistics: StageStatistics) -> tuple[FloatArray, FloatArray,
     weighted = counts * capped
     mean, square = weighted.sum(axis=1) / np.maximum(n, 1), (weighted * capped).sum(axis=1)
     sums = statistics.companion
-    effect = design_effect(n, mean, square, statistics.pairs, sums["cross"], sums["beside"])
+    columns = (n, mean, square, sums["cross"], sums["beside"])
+    effect = [
+        design_effect(rows, m, q, statistics.pairs, cross, beside)
+        for rows, m, q, cross, beside in zip(*(column.tolist() for column in columns), strict=True)
+    ]
     kurtosis = measures.kurtosis(n, counts @ centre, counts @ (centre * centre))
-    return quantiles_of_histograms(bins, counts, 0.5), kurtosis, effect.tolist()
+    return quantiles_of_histograms(bins, counts, 0.5), kurtosis, effect
 
 
 @cache

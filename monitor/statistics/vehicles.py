@@ -23,7 +23,7 @@ from scipy.special import ndtri, stdtr
 from monitor.frames.slices import label
 from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
 from monitor.statistics.bins import EXPONENT, LogBins
-from monitor.statistics.clusters import LARGEST, UNIT, covariance_sum, design_effect
+from monitor.statistics.clusters import LARGEST, UNIT
 from monitor.statistics.exact_sums import LIMB_BITS, ExactSum, carry
 from monitor.statistics.observations import companion_layout
 
@@ -184,6 +184,12 @@ def rows_by_slice(
         yield key, space, list(held.items())
 
 
+def stacked(sums: Sequence[ExactSum]) -> ExactSum:
+    """Puts at least one sum on top of each other, (N, W)."""
+    low, high = ([getattr(one, limb) for one in sums] for limb in ("low", "high"))
+    return ExactSum(np.array(low), np.array(high), EXPONENT)
+
+
 def of_state(vehicle: str, state: StatisticsState) -> VehicleRows:
     """Makes the rows of one vehicle from all that a state holds."""
     rows: dict[RowKey, VehicleRow] = {}
@@ -220,7 +226,6 @@ _MEDIAN, SIGNIFICANT = float(ndtri(0.75)), float(ndtri(0.975))
 _EFFICIENCY = 0.37
 # No fleet's errors are taken to lie all on one side, nor a vehicle's.
 _LEAST_DOUBT, _MOST_ONE_SIDED = 0.05, 0.999
-_HALVINGS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,29 +326,32 @@ def compare(rows: VehicleRows, level: float = LEVEL) -> Comparison:
 
     level  the false discovery rate: of the vehicles that are named, so many by chance at most
     """
+    names = sorted(rows.rows)
+    number = {name: i for i, name in enumerate(names)}
     slices: list[ComparedSlice] = []
     columns: list[_Column] = []
-    for name, stage, space, vehicles, values in _tables(rows):
+    for name, stage, space, held, values in _tables(rows):
         found = _Estimates.of(space, values)
         enough = found.enough
         compared, spread = int(enough.sum()), math.nan
         if compared < FEWEST_VEHICLES:
             compared = 0
         else:
-            names = [vehicles[i] for i in np.flatnonzero(enough).tolist()]
-            here = list(_columns((name, stage), space, names, found.take(enough)))
+            vehicles = np.array([number[one] for one in held])[enough]
+            here = list(_columns((name, stage), space, vehicles, found.take(enough)))
             spread = here[space.k].spread / 2
             columns += here
-        slices.append(ComparedSlice(name, stage, compared, len(vehicles) - compared, spread))
+        slices.append(ComparedSlice(name, stage, compared, len(held) - compared, spread))
     # Of equal certainty, which may have come to 0, the largest first.
     differences = sorted(
-        _found(columns, level), key=lambda one: (one.q, one.p, -abs(one.z), one.vehicle, one.slice)
+        _found(names, columns, level),
+        key=lambda one: (one.q, one.p, -abs(one.z), one.vehicle, one.slice),
     )
     tests = sum(column.p.size for column in columns)
-    return Comparison(len(rows.rows), tests, tuple(slices), tuple(differences))
+    return Comparison(len(names), tests, tuple(slices), tuple(differences))
 
 
-def _found(columns: Sequence[_Column], level: float) -> Iterator[Difference]:
+def _found(names: list[str], columns: Sequence[_Column], level: float) -> Iterator[Difference]:
     """Yields what is found of which vehicles.
 
     First which vehicles differ in anything (Simes), at the level over vehicles; then in what each
@@ -352,21 +360,17 @@ def _found(columns: Sequence[_Column], level: float) -> Iterator[Difference]:
 
     source  Benjamini and Bogomolov 2014
     """
-    by_vehicle: dict[str, list[tuple[_Column, int]]] = {}
-    for column in columns:
-        for i, vehicle in enumerate(column.vehicles):
-            by_vehicle.setdefault(vehicle, []).append((column, i))
-    within = [
-        _false_discovery(np.array([column.p[i] for column, i in tests]))
-        for tests in by_vehicle.values()
-    ]
-    q = _false_discovery(np.array([one.min() for one in within]))
+    p = np.full((len(names), len(columns)), np.nan)
+    for j, column in enumerate(columns):
+        p[column.vehicles, j] = column.p
+    p = p[compared := np.flatnonzero(np.isfinite(p).any(axis=1))]
+    within = _false_discovery(p)
+    q = _false_discovery(np.nanmin(within, axis=1, initial=1.0))
     share = np.count_nonzero(q <= level) / max(q.size, 1)
-    for tests, of, q_vehicle in zip(by_vehicle.values(), within, q.tolist(), strict=True):
-        if q_vehicle <= level:
-            for j in np.flatnonzero(of <= level * share).tolist():
-                column, i = tests[j]
-                yield column.difference(i, q_vehicle)
+    for i in np.flatnonzero(q <= level).tolist():
+        for j in np.flatnonzero(within[i] <= level * share).tolist():
+            at = int(np.searchsorted(columns[j].vehicles, compared[i]))
+            yield columns[j].difference(at, names[compared[i]], float(q[i]))
 
 
 def _tables(rows: VehicleRows) -> Iterator[tuple[str, str, Space, list[str], FloatArray]]:
@@ -379,9 +383,11 @@ def _tables(rows: VehicleRows) -> Iterator[tuple[str, str, Space, list[str], Flo
         shown = label(name, space, taken)
         taken.add(shown)
         values = np.zeros((2, len(held), row_layout(space.k)[1]))
-        for i, (_, of) in enumerate(held):
-            for stage, row in of.items():
-                values[stage, i] = row.sums.value
+        for stage in (RAW, CHANGE):
+            there = [(i, of[stage].sums) for i, (_, of) in enumerate(held) if stage in of]
+            if there:
+                at, sums = zip(*there, strict=True)
+                values[stage, at] = stacked(sums).value
         vehicles = [vehicle for vehicle, _ in held]
         yield shown, STAGES[0], space, vehicles, values[RAW]
         if values[CHANGE].any():
@@ -390,10 +396,10 @@ def _tables(rows: VehicleRows) -> Iterator[tuple[str, str, Space, list[str], Flo
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Estimates:
-    """What is known of V vehicles in one slice, by axis: the dimensions, for x the joint one too.
+    """Holds what is known of V vehicles in one slice, by axis: of x, the last is the joint one.
 
-    n, effective  (V, 1) rows; (V, A) independent rows that they are worth
-    tracks        (V, 1) tracks of equal length that know as much of what is the same along each
+    n, crowd      (V, 1) rows; and rows of the same track beside a row
+    correlation   (V, A) of x of rows of one track, mean over pairs
     mean          (V, A) of x
     variation     (V, A) Var(x) / mean²
     alike         (V, K) correlation of errors of one track, its root mean square over pairs
@@ -403,8 +409,8 @@ class _Estimates:
     """
 
     n: FloatArray
-    effective: FloatArray
-    tracks: FloatArray
+    crowd: FloatArray
+    correlation: FloatArray
     mean: FloatArray
     variation: FloatArray
     alike: FloatArray
@@ -419,8 +425,11 @@ class _Estimates:
         sums = {name: values[:, place] for name, place in layout.items()}
         n, rows = np.maximum(sums["n"], 0), np.maximum(sums["n"], 1)
         mean, sigma = sums["x"] / rows, sums["sigma"] / rows
-        pairs = sums["pairs"], sums["cross"], sums["beside"]
-        together = covariance_sum(mean, *pairs) / np.maximum(sums["pairs"], 1)
+        pairs = np.maximum(sums["pairs"], 0)
+        # Mean over pairs of (x_i − m) (x_j − m), as in clusters.design_effect.
+        together = sums["cross"] - mean * sums["beside"] + mean**2 * pairs
+        together /= np.maximum(pairs, 1)
+        variance = sums["square"] / rows - mean**2
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             # Normal errors of correlation ρ have squares of covariance 2 ρ² mean². Their
             # correlation is less where tails are heavy, and would understate ρ.
@@ -429,10 +438,10 @@ class _Estimates:
             uneven = np.maximum((sigma / np.exp(sums["log_sigma"] / rows)) ** 2, 1)
             return cls(
                 n=n,
-                effective=n / design_effect(n, mean, sums["square"], *pairs),
-                tracks=n / (1 + 2 * sums["pairs"] / rows),
+                crowd=2 * pairs / rows,
+                correlation=np.clip(together / variance, 0, 1),
                 mean=mean,
-                variation=sums["square"] / rows / mean**2 - 1,
+                variation=variance / mean**2,
                 alike=alike,
                 side=1 - 2 * sums["below"] / sums["sigma"],
                 sigma=sigma,
@@ -447,25 +456,35 @@ class _Estimates:
     def enough(self) -> BoolArray:
         """(V,) which of the vehicles have enough data to be compared."""
         sound = (self.mean > 0).all(axis=1) & np.isfinite(self.unevenness).all(axis=1)
-        known = (self.effective >= FEWEST_DETECTIONS).all(axis=1)
-        found: BoolArray = sound & known & (self.tracks[:, 0] >= FEWEST_TRACKS)
+        effective = self.n / (1 + self.crowd * self.correlation)
+        # So many tracks of equal length would know as much of what is the same along a track.
+        tracks = self.n / (1 + self.crowd)
+        known = (effective >= FEWEST_DETECTIONS).all(axis=1) & (tracks[:, 0] >= FEWEST_TRACKS)
+        found: BoolArray = sound & known
         return found
 
     def scales(self) -> tuple[FloatArray, FloatArray]:
         """t = ln (mean x) and its variance v = D · c_v² / n by the delta method, (V, A)."""
-        # A vehicle that has not yet met the tail of its errors would claim to know them well.
-        variation = np.maximum(self.variation, np.median(self.variation, axis=0))
-        return np.log(self.mean), variation / self.effective
+        effect = 1 + self.crowd * _at_least_usual(self.correlation)
+        return np.log(self.mean), effect * _at_least_usual(self.variation) / self.n
 
     def sides(self) -> tuple[FloatArray, FloatArray]:
         """t = side and its variance v = (1 − m²) · D · unevenness / n, m its median; (V, K).
 
         D is that of signs, whose correlation is (2/π) asin ρ for normal errors of correlation ρ.
         """
-        alike = np.maximum(self.alike, np.median(self.alike, axis=0))
-        effect = 1 + (self.n / self.tracks - 1) * (2 / math.pi) * np.arcsin(alike)
+        alike = (2 / math.pi) * np.arcsin(_at_least_usual(self.alike))
+        effect = 1 + self.crowd * alike
         spread = np.maximum(1 - np.median(self.side, axis=0) ** 2, _LEAST_DOUBT)
         return self.side, spread * effect * self.unevenness / self.n
+
+
+def _at_least_usual(values: FloatArray) -> FloatArray:
+    """Raises values (V, A) to their median over vehicles.
+
+    A vehicle that has not yet met the tail of its errors would claim to know them well.
+    """
+    return np.maximum(values, np.median(values, axis=0))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -474,6 +493,7 @@ class _Column:
 
     place          slice and stage
     kind           quantity, dimension and unit, as in Difference
+    vehicles       (V,) their numbers, ascending
     t, v           (V,) estimates and their variances
     error          (V,) the typical error, in the unit
     centre, spread m and s: healthy vehicles are taken as t ~ N(m, s² + v)
@@ -482,7 +502,7 @@ class _Column:
 
     place: tuple[str, str]
     kind: tuple[str, str, str]
-    vehicles: list[str]
+    vehicles: IntArray
     t: FloatArray
     v: FloatArray
     error: FloatArray
@@ -491,12 +511,12 @@ class _Column:
     z: FloatArray
     p: FloatArray
 
-    def difference(self, i: int, q: float) -> Difference:
-        """Describes how vehicle i differs."""
+    def difference(self, i: int, name: str, q: float) -> Difference:
+        """Describes how vehicle number i of these differs."""
         reach = SIGNIFICANT * math.sqrt(self.v[i])
         size, low, high = (self._size(i, self.t[i] + by) for by in (0.0, -reach, reach))
         certain = float(self.z[i]), float(self.p[i]), q
-        return Difference(self.vehicles[i], *self.place, *self.kind, size, low, high, *certain)
+        return Difference(name, *self.place, *self.kind, size, low, high, *certain)
 
     def _size(self, i: int, t: float) -> float:
         if self.kind[0] == SCALE:
@@ -508,7 +528,7 @@ class _Column:
 
 
 def _columns(
-    place: tuple[str, str], space: Space, vehicles: list[str], of: _Estimates
+    place: tuple[str, str], space: Space, vehicles: IntArray, of: _Estimates
 ) -> Iterator[_Column]:
     """Yields all quantities of one slice; the joint scale is number K."""
     units = {one.name: one.unit for one in space.dimensions}
@@ -521,7 +541,7 @@ def _columns(
             centre, spread = _usual(t[:, i], v[:, i])
             z = (t[:, i] - centre) / np.sqrt(spread**2 + v[:, i] + np.finfo(float).tiny)
             # Student's, with as many degrees of freedom as such an estimate of s is worth.
-            p = 2 * stdtr(max(1.0, _EFFICIENCY * (len(vehicles) - 1)), -np.abs(z))
+            p = 2 * stdtr(max(1.0, _EFFICIENCY * (vehicles.size - 1)), -np.abs(z))
             kind = quantity, name, unit
             yield _Column(place, kind, vehicles, t[:, i], v[:, i], error, centre, spread, z, p)
 
@@ -530,33 +550,31 @@ def _usual(t: FloatArray, v: FloatArray) -> tuple[float, float]:
     """Estimates centre m and spread s of healthy vehicles, t ~ N(m, s² + v).
 
     m is the median, and s such that half of all |t − m| / √(s² + v) lie below the median of a
-    normal |z|: bad vehicles cannot move them far, however bad, as long as they are few. 0 where v
-    alone explains that much.
+    normal |z|: bad vehicles cannot move them far, however bad, as long as they are few. The half
+    with most data must agree, for s is most of their variance, and v may be put too high.
     """
     centre = float(np.median(t))
     square = (t - centre) ** 2 / _MEDIAN**2
+    best = v <= np.median(v)
+    return centre, math.sqrt(max(_between(square, v), _between(square[best], v[best])))
 
-    def too_narrow(s2: float) -> bool:
-        return bool(np.count_nonzero(square > s2 + v) > t.size / 2)
 
-    low, high = 0.0, float(square.max())
-    if not too_narrow(low):
-        return centre, 0.0
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if too_narrow(middle) else (low, middle)
-    return centre, math.sqrt(high)
+def _between(square: FloatArray, v: FloatArray) -> float:
+    """Finds the least s² ≥ 0 with square ≤ s² + v for half of them."""
+    return max(0.0, float(np.median(square - v)))
 
 
 def _false_discovery(p: FloatArray) -> FloatArray:
-    """Computes the false discovery rate at which each of N comparisons is found, (N,).
+    """Computes the false discovery rate at which each of N comparisons is found, (…, N).
 
-    q of the i-th smallest p is the least N p_(j) / j over j ≥ i.
+    q of the i-th smallest p is the least N p_(j) / j over j ≥ i. NaN where nothing was compared.
 
     source  Benjamini and Hochberg 1995
     """
-    order = np.argsort(p)
-    ratio = p[order] * p.size / np.arange(1, p.size + 1)
-    q = np.empty(p.size)
-    q[order] = np.minimum.accumulate(ratio[::-1])[::-1]
+    order = np.argsort(p, axis=-1)  # NaN last
+    n = np.isfinite(p).sum(axis=-1, keepdims=True)
+    ratio = np.take_along_axis(p, order, -1) * n / np.arange(1, p.shape[-1] + 1)
+    q = np.empty(p.shape)
+    least = np.fmin.accumulate(ratio[..., ::-1], axis=-1)[..., ::-1]
+    np.put_along_axis(q, order, least, -1)
     return q

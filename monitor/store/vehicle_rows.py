@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from monitor.frames.slices import OVERFLOW
 from monitor.statistics.bins import EXPONENT
 from monitor.statistics.exact_sums import ExactSum
@@ -17,6 +15,7 @@ from monitor.statistics.vehicles import (
     VehicleRows,
     row_layout,
     rows_by_slice,
+    stacked,
 )
 from monitor.store.state_definitions import (
     checked_slice_name,
@@ -30,17 +29,19 @@ from monitor.v1 import statistics_state_pb2 as pb
 
 # Of a sum, at most; it is 7 or so.
 _SUM_BYTES = 16
-_STAGES = (RAW, CHANGE)
 
 
 def encode_vehicles(vehicles: VehicleRows, most_bytes: int) -> Iterator[bytes]:
     """The rows, slice by slice, as VehicleRow messages; equal rows are equal bytes."""
     for (name, overflow, _), space, held in rows_by_slice(vehicles):
-        none = VehicleRow(space, ExactSum.zero((row_layout(space.k)[1],), EXPONENT))
-        size = max(1, most_bytes // (_SUM_BYTES * none.sums.low.size))
+        none = ExactSum.zero((row_layout(space.k)[1],), EXPONENT)
+        size = max(1, most_bytes // (_SUM_BYTES * none.low.size))
         for start in range(0, len(held), size):
             part = held[start : start + size]
-            raw, change = (_joined([of.get(stage, none) for _, of in part]) for stage in _STAGES)
+            raw, change = (
+                stacked([of[stage].sums if stage in of else none for _, of in part])
+                for stage in (RAW, CHANGE)
+            )
             yield pb.VehicleRow(
                 name=name,
                 overflow=overflow,
@@ -50,11 +51,6 @@ def encode_vehicles(vehicles: VehicleRows, most_bytes: int) -> Iterator[bytes]:
                 raw=encode_limbs(raw),
                 change=encode_limbs(change) if change.low.any() or change.high.any() else None,
             ).SerializeToString(deterministic=True)
-
-
-def _joined(rows: list[VehicleRow]) -> ExactSum:
-    low, high = ([getattr(row.sums, limb) for row in rows] for limb in ("low", "high"))
-    return ExactSum(np.array(low), np.array(high), EXPONENT)
 
 
 def decode_vehicles(message: pb.VehicleRow, field: str) -> Iterator[tuple[str, RowKey, VehicleRow]]:

@@ -15,6 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.vehicles import BAD, fleets
+from monitor.commands.merge import write_state
 from monitor.commands.pages.report_page import Report, Said, Slice, digest_of, written
 from monitor.commands.report.evidence import Indicator, indicators
 from monitor.commands.report.live import slices_of, verdict
@@ -23,6 +25,7 @@ from monitor.commands.sidecar_client import Client, ask
 from monitor.figures.svg import number
 from monitor.frames.space import Dimension, Space
 from monitor.statistics.exact_engine import evaluate_rows
+from monitor.store.statistics_state import StoredState
 from tests.commands.spoken import done, found, refused
 from tests.states import counted, random_rows
 
@@ -230,3 +233,17 @@ def test_every_number_of_a_file_s_report_is_the_one_that_evaluate_prints(drive, 
 
 def test_a_report_of_standard_input_is_refused():
     assert "- has none" in refused("evaluate", "-", "--report", "r.html")
+
+
+def test_a_fleet_s_report_names_the_vehicle_that_differs(tmp_path):
+    rows = dict(fleets(seed=4, vehicles=60, spread=0.05))["variance ÷ 2.5"]
+    state = replace(counted(random_rows(1, 40)), vehicles=rows)
+    write_state(tmp_path / "fleet.state", StoredState(state))
+    page = tmp_path / "fleet.html"
+    told = found("report", "--state", tmp_path / "fleet.state", "--output", page)
+    different = told["vehicles"]["different"]
+    assert {one["vehicle"] for one in different} == {f"car {BAD}"}
+    text = unescape(page.read_text("utf-8"))
+    assert "1 of 60 vehicles differ from the fleet" in text
+    assert different[0]["words"] in text
+    assert f"Vehicles that differ from the fleet: car {BAD}, of 60." in told["verdict"][-1]

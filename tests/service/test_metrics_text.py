@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from benchmarks.vehicles import fleets
 from monitor.config import Mode, TrackerKind
 from monitor.frames.frame import Header, ReceivedFrame, ReceivedTruth, Refusal, UncertainBy
 from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
@@ -19,12 +20,13 @@ from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import Selection
 from monitor.service.exposition import HELP, build
 from monitor.service.log import LogCounts
-from monitor.service.metrics import render
+from monitor.service.metrics import render, vehicles
 from monitor.statistics.bins import ExportEdges
 from monitor.statistics.class_evaluation import ClassEvaluation
 from monitor.statistics.exact_engine import BinCut
 from monitor.statistics.observations import finished
 from monitor.statistics.reading import ClassReading, ReadingCache, WindowReading
+from monitor.statistics.vehicles import compare
 from monitor.v1 import frame_pb2
 from monitor.wire.client_messages import OutgoingFrame, encode_frame, encode_truth
 from monitor.wire.requests import (
@@ -179,6 +181,17 @@ def test_there_is_a_family_for_every_help_text_in_every_mode_and_a_series_in_eac
     for family in families:
         assert family.documentation.endswith(".")
         assert len({frozenset(sample.labels.keys() - {"le"}) for sample in family.samples}) == 1
+
+
+def test_vehicles_of_a_fleet_are_counted_and_not_named():
+    rows = dict(fleets(seed=4, vehicles=60, spread=0.05))["variance ÷ 2.5"]
+    text = "".join(vehicles(compare(rows)))
+    samples = samples_of(text)
+    car = {"slice": "Car", "stage": "raw"}
+    assert value(samples, "fleet_vehicles_compared", **car) == 60
+    assert value(samples, "fleet_vehicles_different", **car, quantity="scale") == 1
+    assert value(samples, "fleet_vehicles_different", **car, quantity="bias") == 0
+    assert "car" not in text
 
 
 def test_a_sidecar_that_has_seen_nothing_exports_every_counter_at_zero():
