@@ -246,4 +246,4 @@ def test_a_fleet_s_report_names_the_vehicle_that_differs(tmp_path):
     text = unescape(page.read_text("utf-8"))
     assert "1 of 60 vehicles differ from the fleet" in text
     assert different[0]["words"] in text
-    assert f"Vehicles that differ from the fleet: car {BAD}, of 60." in told["verdict"][-1]
+    assert f"Vehicles that differ from the fleet: car {BAD}, of 60." in told["verdict"][0]

@@ -105,7 +105,7 @@ def report_of(
     classes, alarms = list(classes_of(seen.statistics)), alarms_of(seen.standings)
     return Report(
         title="Calibration report",
-        verdict=[*verdict(slices, alarms, classes), *_differing(compared)],
+        verdict=[*_differing(compared), *verdict(slices, alarms, classes)],
         slices=slices,
         classes=classes,
         opening=[_vehicles(compared), _over_time(seen)],
