@@ -21,10 +21,8 @@ from monitor.commands.options import (
 )
 from monitor.commands.recordings import to_standard_error
 from monitor.fleet.merging import merged
-from monitor.statistics.bins import IncompatibleStatistics
-from monitor.store.files import read_body, write_body
-from monitor.store.state_definitions import InvalidState
-from monitor.store.statistics_state import StoredState, parsed, serialised
+from monitor.store.files import write_body
+from monitor.store.statistics_state import StoredState, serialised
 
 EXAMPLE = """examples:
   calibration-monitor merge monday.state tuesday.state -o week.state
@@ -89,18 +87,6 @@ def run(options: argparse.Namespace) -> int:
     for why in found.skipped[:_MOST_NAMED]:
         to_standard_error(f"calibration-monitor merge: left out: {why}")
     return SKIPPED if found.skipped else 0
-
-
-def read_state(path: Path) -> StoredState:
-    """Reads statistics.
-
-    raises  UnusableFile, InvalidState, IncompatibleStatistics, OSError; all name the file
-    """
-    body = read_body(path)
-    try:
-        return parsed(body)
-    except (InvalidState, IncompatibleStatistics) as error:
-        raise type(error)(f"{path}: {error}") from None
 
 
 def write_state(path: Path, stored: StoredState) -> None:

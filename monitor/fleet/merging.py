@@ -27,8 +27,8 @@ from monitor.statistics.bins import IncompatibleStatistics
 from monitor.statistics.holdings import NOTHING_HELD, Holdings, Life
 from monitor.statistics.state import StatisticsState
 from monitor.store.files import UnusableFile, beginning_of, body_of, is_regular
-from monitor.store.state_beginning import Beginning, beginning_in
 from monitor.store.state_definitions import InvalidState
+from monitor.store.state_files import Beginning, beginning_in
 from monitor.store.statistics_state import StoredState, joined_unknown, parsed, serialised
 
 # Bytes of an object that are read first; where its first part is longer, so many times more.
@@ -44,7 +44,7 @@ Progress = Callable[[str, int], AbstractContextManager[Callable[[float], None]]]
 
 
 class PartlyHeld(IncompatibleStatistics):
-    """Of what a state holds, others hold some: its sums cannot be taken apart."""
+    """A state holds some uploads that others hold, and some besides: sums cannot be taken apart."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -122,7 +122,7 @@ def merged(
 
 @dataclass(slots=True)
 class _Unusable:
-    """What is done about objects that cannot be used: `skip` notes why, else it is raised."""
+    """Notes why objects cannot be used; unless they are to be skipped, raises it."""
 
     skip: bool
     why: list[str] = field(default_factory=list)

@@ -25,12 +25,14 @@ from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.pending import Dropped
 from monitor.pipeline.promotions import Promotions
 from monitor.pipeline.restart import Resumption
+from monitor.pipeline.shown import ShownState
 from monitor.pipeline.streams import TrackReading
 from monitor.pipeline.truth import TruthLedger
 from monitor.promotion.records import Factor, TrialState
 from monitor.service.exposition import JOINT, Row, bins, family, histogram, single
 from monitor.service.log import LogCounts
 from monitor.statistics.bins import ExportEdges, SliceBins
+from monitor.statistics.holdings import Holdings
 from monitor.statistics.reading import (
     ClassReading,
     PredictedReading,
@@ -191,6 +193,12 @@ def forwarding(tracker: ExternalTracker) -> Iterator[str]:
     yield histogram("tracker_seconds", tracker.seconds)
 
 
+def fleet(holds: Holdings) -> Iterator[str]:
+    """Yields the families of a stored state that is served."""
+    yield single("fleet_vehicles", len(holds.vehicles))
+    yield single("fleet_uploads", len(holds))
+
+
 def _ledger(ledger: TruthLedger, counters: Counters) -> Iterator[str]:
     """Yields the families of what became of detections and labels."""
     yield family("ground_truth_total", asdict(counters.truth).items())
@@ -250,6 +258,7 @@ class Snapshot:
     drift                None: nothing is watched, and drift has no families
     tracker              None: there is no tracker elsewhere, and forwarding has no families
     build                versions of the sidecar and of the libraries below it, by label
+    shown                the stored state that is served; None: the sidecar counts what comes
     lag                  by "least" and "most" of all streams, in s; empty if no stamp came lately
     """
 
@@ -270,6 +279,7 @@ class Snapshot:
     factors: Mapping[str, tuple[Factor, ...]] = field(default_factory=dict)
     drift: DriftReading | None = None
     lag: Mapping[str, float] = field(default_factory=dict)
+    shown: ShownState | None = None
 
     @property
     def pipeline(self) -> Pipeline:
@@ -294,6 +304,7 @@ def render(snapshot: Snapshot) -> Generator[None, None, bytes]:
         _tracks(snapshot.pipeline.tracks()),
         forwarding(snapshot.tracker) if snapshot.tracker is not None else (),
         operation(snapshot),
+        fleet(snapshot.shown.state.holds) if snapshot.shown is not None else (),
     ):
         pieces.append(piece.encode())
         yield

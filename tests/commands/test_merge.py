@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from monitor.commands.merge import read_state, write_state
+from monitor.commands.merge import write_state
 from monitor.statistics.state import Slicing, StatisticsState
 from monitor.store.files import write_body
+from monitor.store.state_files import read_state
 from monitor.store.statistics_state import StoredState
 from tests.commands.spoken import done, found, refused
 from tests.states import BINNING, OTHER_BINNING, WINDOWS, assert_same_state, counted, random_rows

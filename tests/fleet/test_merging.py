@@ -10,7 +10,7 @@ from monitor.fleet.objects import objects_at
 from monitor.statistics.holdings import Holdings
 from monitor.statistics.state import StatisticsState
 from monitor.store.files import read_body
-from monitor.store.state_beginning import beginning_in
+from monitor.store.state_files import beginning_in
 from monitor.store.statistics_state import StoredState, parsed
 from tests.commands.spoken import done, found, refused, spoken
 from tests.fleet.uploads import driven, file_of, loop, sharded

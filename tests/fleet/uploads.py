@@ -60,14 +60,14 @@ def sharded(uploads: Sequence[Upload], folder: Path, seed: int) -> list[Path]:
     """Puts uploads at random into folders; one of ten is delivered twice."""
     random = np.random.default_rng(seed)
     twice = random.choice(len(uploads), max(1, len(uploads) // 10), replace=False).tolist()
-    folders = set()
-    for at in [*range(len(uploads)), *twice]:
+    folders = set[Path]()
+    for turn, at in [*((0, at) for at in range(len(uploads))), *((1, at) for at in twice)]:
         name, state = uploads[at]
-        path = folder / f"shard{random.integers(4)}" / str(len(folders)) / name
-        path = path if not path.exists() else folder / "again" / name
+        shard = folder / f"shard{random.integers(4)}"
+        path = shard / str(turn) / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(file_of(state))
-        folders.add(folder / path.relative_to(folder).parts[0])
+        folders.add(shard)
     return [sorted(folders)[i] for i in random.permutation(len(folders))]
 
 

@@ -1,18 +1,34 @@
-"""The first part of a stored state, read from the first bytes of an object.
+"""Statistics in checked files: the whole state, or its first part from the first bytes.
 
-Whoever has to choose among many objects need not fetch them whole.
+Whoever has to choose among many files need not read them whole.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
+from monitor.statistics.bins import IncompatibleStatistics
 from monitor.statistics.holdings import Holdings
-from monitor.store.state_definitions import invalid
-from monitor.store.statistics_state import decode_holding
+from monitor.store.files import read_body
+from monitor.store.state_definitions import InvalidState, invalid
+from monitor.store.statistics_state import StoredState, decode_holding, parsed
 from monitor.v1 import statistics_state_pb2 as pb
+
+
+def read_state(path: Path) -> StoredState:
+    """Reads statistics.
+
+    raises  UnusableFile, InvalidState, IncompatibleStatistics, OSError; all name the file
+    """
+    body = read_body(path)
+    try:
+        return parsed(body)
+    except (InvalidState, IncompatibleStatistics) as error:
+        raise type(error)(f"{path}: {error}") from None
+
 
 # Fields of the first part, and those of them that two states must share.
 _FIRST = {
