@@ -17,9 +17,10 @@ from monitor.service.http import Endpoint, Exporting
 from monitor.service.server import Server
 from monitor.statistics.holdings import Holdings
 from monitor.statistics.observations import finished
+from monitor.statistics.reading import read
 from monitor.statistics.state import StatisticsState
 from monitor.v1 import perception_monitor_pb2 as pb
-from tests.commands.spoken import done, refused
+from tests.commands.spoken import done, found, refused, spoken
 from tests.exported import snapshot
 from tests.fleet.uploads import file_of
 from tests.labelled import header, labelled_frame
@@ -126,3 +127,31 @@ def test_a_fleet_is_served_like_a_vehicle_that_has_counted_everything(fleet, sta
 def test_a_state_is_shown_read_only_or_not_at_all(fleet, tmp_path):
     assert "give both" in refused("serve", "--state", fleet[0] / "01.state", "--check")
     assert "give both" in refused("serve", "--read-only", "--check")
+
+
+def test_a_fleet_is_judged_and_reported_as_far_as_sums_tell(fleet, tmp_path):
+    folder, whole = fleet
+    path, page = tmp_path / "fleet.state", tmp_path / "fleet.html"
+    done("merge", folder, "-o", path)
+    answer = found("evaluate", path)
+    assert (answer["rows"], answer["uploads"], answer["vehicles"]) == (2 * FRAMES * 40, 4, 2)
+    assert list(answer["groups"]) == [f"car{n}/{name}" for n in (0, 1) for name in ("bus", "car")]
+    readings = dict(finished(whole.live.in_steps()))
+    for verdict in answer["verdicts"]:
+        of = read(readings[verdict["group"]].raw).dimensions[verdict["dimension"]]
+        low, high = verdict["sigma_factor_interval"]
+        assert low < verdict["sigma_factor"] < high
+        assert verdict["sigma_factor"] == of.std_scaling
+        assert verdict["n_eff"] == of.n_eff and verdict["bias_interval"] == [None, None]
+    text = done("evaluate", path, "--full", "--bins", 5)
+    assert (
+        f"{2 * FRAMES * 40:,} rows with ground truth in 4 slices; 4 uploads of 2 vehicles" in text
+    )
+    assert "Not known from sums: how sure the mean error is" in text
+    code, _, err = spoken(
+        "evaluate", path, "--fail-if", "sigma_factor > 0.5", "--fail-if", "ence>9"
+    )
+    assert code == 3 and "car0/car, x: sigma_factor is" in err and "ence" not in err
+    assert "holds sums, and no rows" in refused("evaluate", path, "--by", "range")
+    done("report", "--state", path, "--output", page)
+    assert "4 uploads of 2 vehicles" in page.read_text("utf-8")
