@@ -80,13 +80,17 @@ def run(options: argparse.Namespace) -> int:
     lines = [f"It holds {holds.counted}."] if holds else []
     if twice := found.duplicates:
         some = ", ".join(twice[:_MOST_NAMED]) + " and others" * (len(twice) > _MOST_NAMED)
-        lines.append(f"{len(twice):,} left out, since others hold their uploads: {some}.")
+        lines.append(f"{_objects(twice)} left out, since others hold the same uploads: {some}.")
     if found.skipped:
-        lines.append(f"{len(found.skipped):,} left out that cannot be used.")
+        lines.append(f"{_objects(found.skipped)} left out that cannot be used.")
     write_and_show(found.stored, options, more, lines)
     for why in found.skipped[:_MOST_NAMED]:
         to_standard_error(f"calibration-monitor merge: left out: {why}")
     return SKIPPED if found.skipped else 0
+
+
+def _objects(some: Sequence[str]) -> str:
+    return f"{len(some):,} object{'s' * (len(some) != 1)}"
 
 
 def write_state(path: Path, stored: StoredState) -> None:

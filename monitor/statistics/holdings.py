@@ -61,10 +61,11 @@ class Holdings:
             raise AlreadyHeld(
                 f"both hold {twice.described()}, which would be counted twice: leave out one."
             )
-        lives = sorted(self.spans.keys() | other.spans.keys())
-        return Holdings(
-            {life: _united(*self.spans.get(life, ()), *other.spans.get(life, ())) for life in lives}
-        )
+        # Those of a fleet are many, and most of them stay as they are.
+        changed = {
+            life: _united(*self.spans.get(life, ()), *runs) for life, runs in other.spans.items()
+        }
+        return Holdings({**self.spans, **changed})
 
     @classmethod
     def united(cls, parts: Iterable[Holdings]) -> Holdings:
