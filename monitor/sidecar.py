@@ -39,6 +39,7 @@ from monitor.pipeline.housekeeping import Events, WallClock, contained
 from monitor.pipeline.promotions import Promotions
 from monitor.pipeline.recalibrators import configured
 from monitor.pipeline.restart import Resumption, begin_ledger
+from monitor.pipeline.shown import ShownState
 from monitor.service.admin import AdminService, StateService
 from monitor.service.exposition import build
 from monitor.service.handlers import Service
@@ -238,10 +239,15 @@ class Sidecar:
     host    the process that it runs in
     """
 
-    def __init__(self, config: Config, host: Host | None = None) -> None:
-        """Builds all parts. Raises InvalidConfiguration."""
+    def __init__(
+        self, config: Config, host: Host | None = None, shown: ShownState | None = None
+    ) -> None:
+        """Builds all parts. Raises InvalidConfiguration.
+
+        shown  is served in place of what comes; nothing is taken in then
+        """
         self.config = config
-        self.host = host or Host()
+        self.host, self.shown = host or Host(), shown
         self.reloads = Reloads(self.host.path)
         self.wall_clock = WallClock(config.server.clock_step_seconds)
         self.endpoint = Endpoint()
@@ -281,6 +287,7 @@ class Sidecar:
             self.checkpoints.settle,
             self.tracker,
             self.reloads,
+            read_only=shown is not None,
         )
         admin = AdminService(self.promotions, self.fits.asked, self.checkpoints.settle)
         self.server = Server(service, admin, StateService(pipeline))
@@ -295,6 +302,7 @@ class Sidecar:
             logs=self.host.logs,
             tracker=self.tracker,
             build=build(),
+            shown=shown,
         )
         self.exporting = Exporting(live, self.endpoint.published, self.server)
 
@@ -381,6 +389,8 @@ class Sidecar:
         self.resumed.run(journal, position)
         journal.started()
         self.wall_clock.epoch = ledger.epoch
+        if self.shown is not None:
+            self.shown.show(self.pipeline.live)
 
     async def _drop_stuck(self) -> None:
         while True:
@@ -414,6 +424,12 @@ class Sidecar:
 
     async def _reconfigure(self) -> None:
         """Applies what may change in a running sidecar; a refused file changes nothing."""
+        if self.shown is not None:
+            try:
+                await self.shown.read_again(self.pipeline.live)
+                log.info("state: read again: %s", self.shown.path)
+            except (ValueError, OSError) as error:
+                log.error("state: refused, all stays as it is: %s", error)
         try:
             read = await read_again(self.host.reread)
             config, changed, waiting = reloaded(self.config, read)
@@ -468,12 +484,17 @@ class Sidecar:
             self.pipeline.clock_stepped(clock.epoch)
 
 
-def serve(config: Config, listening: Callable[[Sidecar], None], host: Host) -> Sidecar:
+def serve(
+    config: Config,
+    listening: Callable[[Sidecar], None],
+    host: Host,
+    shown: ShownState | None = None,
+) -> Sidecar:
     """Runs a sidecar until it is told to stop; returns it for a last look.
 
     Raises InvalidConfiguration, CannotListen.
     """
-    sidecar = Sidecar(config, host)
+    sidecar = Sidecar(config, host, shown)
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(sidecar.run(listening))
     return sidecar

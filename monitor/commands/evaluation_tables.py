@@ -98,7 +98,8 @@ def summary(groups: Mapping[str, Evaluation], verdicts: Sequence[Verdict]) -> st
                 short(found.ence),
                 short(found.ence_noise_floor),
                 short(found.qce),
-                _share(float(np.interp(0.95, found.tau, found.picp_by_tau))),
+                # A state may have no level as high as that.
+                _share(float(np.interp(0.95, found.tau, found.picp_by_tau, right=math.nan))),
             )
         )
     lines = [table((*heads, "in 95 %"), rows), ""]

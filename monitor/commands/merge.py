@@ -6,24 +6,51 @@ How a file of statistics is written, and shown to people, is here for `export` a
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
-from monitor.commands.options import add_json, output_file, tell, working
-from monitor.statistics.bins import IncompatibleStatistics
-from monitor.store.files import read_body, write_body
-from monitor.store.state_definitions import InvalidState
-from monitor.store.statistics_state import StoredState, parsed, serialised
+from monitor.commands.options import (
+    add_flag,
+    add_json,
+    add_value,
+    number_of,
+    output_file,
+    tell,
+    working,
+)
+from monitor.commands.recordings import to_standard_error
+from monitor.fleet.merging import merged
+from monitor.store.files import write_body
+from monitor.store.statistics_state import StoredState, serialised
 
 EXAMPLE = """examples:
   calibration-monitor merge monday.state tuesday.state -o week.state
-  calibration-monitor merge car1.state car2.state car3.state -o fleet.state --json"""
+  calibration-monitor merge uploads/ -o fleet.state --jobs 8
+  calibration-monitor merge fleet.state s3://bucket/uploads -o fleet.state --json"""
+
+# Exit code where objects were left out that could not be used.
+SKIPPED = 3
+
+# Objects that are named.
+_MOST_NAMED = 3
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the verb."""
-    text = "statistics, as `export` or `merge` wrote them"
-    parser.add_argument("files", metavar="FILE", nargs="+", help=text)
+    text = (
+        "statistics, as `export`, `merge` or an upload wrote them: files, folders, and prefixes "
+        "such as s3://bucket/uploads (also gs://, az://, file://)"
+    )
+    parser.add_argument("addresses", metavar="PREFIX", nargs="+", help=text)
     add_output(parser)
+    text = "processes that add up (default: one for each 64 objects, as far as there are CPUs)"
+    add_value(parser, "--jobs", "N", text, number_of("processes", 1024))
+    text = (
+        "leave out objects that are damaged or do not fit most others, and end with exit code 3, "
+        "in place of refusing all"
+    )
+    add_flag(parser, "--skip-unusable", text)
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
@@ -33,37 +60,37 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """0 when the file was written.
+    """0 when the file was written; 3 if objects that could not be used were left out.
 
-    Raises IncompatibleStatistics, InvalidState, UnusableFile, CannotWrite, OSError.
+    Raises IncompatibleStatistics, InvalidState, UnusableFile, UnusableStore, CannotWrite, OSError.
     """
-    paths = [Path(name) for name in options.files]
-    for i, path in enumerate(paths):
-        if path.resolve() in {other.resolve() for other in paths[:i]}:
-            raise ValueError(f"{path} is named twice: it would be counted twice. Name it once.")
-    with working("merging", len(paths), "files") as done:
-        stored = read_state(paths[0])
-        for path in paths[1:]:
-            done(1)
-            more = read_state(path)
-            try:
-                stored = stored.merge(more)
-            except (IncompatibleStatistics, InvalidState) as error:
-                raise type(error)(f"{path} does not fit {paths[0]}: {error}") from None
-    write_and_show(stored, options)
-    return 0
+    found = merged(
+        options.addresses,
+        options.jobs,
+        partial(working, unit="objects"),
+        skip_unusable=options.skip_unusable,
+    )
+    holds = found.stored.state.holds
+    more = {
+        "uploads": len(holds),
+        "vehicles": len(holds.vehicles),
+        "duplicates": found.duplicates,
+        "skipped": found.skipped,
+    }
+    lines = [f"It holds {holds.counted}."] if holds else []
+    if twice := found.duplicates:
+        some = ", ".join(twice[:_MOST_NAMED]) + " and others" * (len(twice) > _MOST_NAMED)
+        lines.append(f"{_objects(twice)} left out, since others hold the same uploads: {some}.")
+    if found.skipped:
+        lines.append(f"{_objects(found.skipped)} left out that cannot be used.")
+    write_and_show(found.stored, options, more, lines)
+    for why in found.skipped[:_MOST_NAMED]:
+        to_standard_error(f"calibration-monitor merge: left out: {why}")
+    return SKIPPED if found.skipped else 0
 
 
-def read_state(path: Path) -> StoredState:
-    """Reads statistics.
-
-    raises  UnusableFile, InvalidState, IncompatibleStatistics, OSError; all name the file
-    """
-    body = read_body(path)
-    try:
-        return parsed(body)
-    except (InvalidState, IncompatibleStatistics) as error:
-        raise type(error)(f"{path}: {error}") from None
+def _objects(some: Sequence[str]) -> str:
+    return f"{len(some):,} object{'s' * (len(some) != 1)}"
 
 
 def write_state(path: Path, stored: StoredState) -> None:
@@ -72,8 +99,16 @@ def write_state(path: Path, stored: StoredState) -> None:
         write_body(file, serialised(stored))
 
 
-def write_and_show(stored: StoredState, options: argparse.Namespace) -> None:
-    """Writes statistics to the file of --output and says what they are of. Raises CannotWrite."""
+def write_and_show(
+    stored: StoredState,
+    options: argparse.Namespace,
+    more: Mapping[str, object] | None = None,
+    more_lines: Sequence[str] = (),
+) -> None:
+    """Writes statistics to the file of --output and says what they are of. Raises CannotWrite.
+
+    more, more_lines  are said, too
+    """
     write_state(Path(options.output), stored)
     state = stored.state
     detections = sum(entry.n for entry in state.slices)
@@ -99,6 +134,7 @@ def write_and_show(stored: StoredState, options: argparse.Namespace) -> None:
             for entry in state.predicted
         ],
         "output": options.output,
+        **(more or {}),
     }
     rows = [(entry.name, ",".join(entry.space.names), entry.n) for entry in state.slices]
     rows += [
@@ -112,4 +148,4 @@ def write_and_show(stored: StoredState, options: argparse.Namespace) -> None:
         f"{len(state.slices)} slices, {detections:,} labelled detections"
         f"{f', {every:,} labelled or not' * bool(every)}, written to {options.output}"
     )
-    tell(options, found, "\n".join(lines))
+    tell(options, found, "\n".join([*lines, *more_lines]))

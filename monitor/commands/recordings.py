@@ -118,13 +118,13 @@ def _share(text: str) -> float:
     return checked(text, float, "a share from 0 to 1, such as 0.01", lambda share: 0 <= share <= 1)
 
 
-_SELECTION = (
+SELECTION = (
     *("dimensions", "angles", "classes", "where", "rows", "map", "assume_std", "format"),
     *("labels", "gate", "distance", "label_gap", "class_map", "label_format", "label_map"),
 )
 
 
-def selection_words(options: argparse.Namespace, names: tuple[str, ...] = _SELECTION) -> list[str]:
+def selection_words(options: argparse.Namespace, names: tuple[str, ...] = SELECTION) -> list[str]:
     """Spells the options that choose and read rows, as they were given, for another command."""
     words = []
     for name in names:

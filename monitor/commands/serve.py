@@ -29,6 +29,7 @@ from monitor.config import (
 )
 from monitor.pipeline.checkpoints import configured_folder
 from monitor.pipeline.recalibrators import Recalibrators, configured
+from monitor.pipeline.shown import ShownState
 from monitor.recalibration.selection import IDENTITY
 from monitor.service.log import Logs, standard_error, start_logging
 from monitor.service.security import ServerCertificates, Tokens
@@ -37,6 +38,7 @@ from monitor.sidecar import Host, ServiceManager, Sidecar, serve
 EXAMPLE = """examples:
   calibration-monitor serve
   calibration-monitor serve --config deploy/sidecar.toml --check
+  calibration-monitor serve --state fleet.state --read-only
   calibration-monitor serve --grpc-address 127.0.0.1:0 --http-address 127.0.0.1:0"""
 
 log = logging.getLogger(__name__)
@@ -62,6 +64,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     text = "neither load nor keep anything on disk, whatever [state] folder says"
     # The second is its name of before.
     parser.add_argument("--no-state", "--no-snapshot", action="store_true", help=text)
+    text = "statistics from merge or export to show, in place of counting; with --read-only"
+    add_value(parser, "--state", "F", text)
+    add_flag(parser, "--read-only", "take nothing in and keep nothing; SIGHUP reads --state again")
     text = (
         "count everything, however long frames wait for it: for recordings, which can wait; "
         "[server] shed_lag_seconds and shed_rows are 0 then"
@@ -76,7 +81,10 @@ def run(options: argparse.Namespace) -> int:
         clone = Path(__file__).parents[2] / "deploy" / "sidecar.toml"
         sys.stdout.write((beside if beside.is_file() else clone).read_text(encoding="utf-8"))
         return 0
-    config = _configured(options)
+    if bool(options.state) != options.read_only:
+        raise ValueError("--state F shows a file as it is, and --read-only says so: give both.")
+    shown = ShownState.of(Path(options.state)) if options.state else None
+    config = _configured(options, shown)
     with start_logging(config.log, standard_error()) as logs:
         for key in config.old_keys:
             log.warning("configuration: %s is deprecated: [state] has its place", key)
@@ -89,13 +97,14 @@ def run(options: argparse.Namespace) -> int:
                 "or leave the option out."
             )
         host = Host(
-            reread=functools.partial(_configured_again, options),
+            reread=functools.partial(_configured_again, options, shown),
             path=options.config or "",
             logs=logs.counts,
             adjusted=lambda config: logs.apply(config.log),
             manager=ServiceManager.of(os.environ, os.getpid()),
         )
-        sidecar = serve(config, functools.partial(_listening, options.exit_with_parent, logs), host)
+        listening = functools.partial(_listening, options.exit_with_parent, logs)
+        sidecar = serve(config, listening, host, shown)
         # A handler of ours would be gone before the process is.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         counters = sidecar.pipeline.counters
@@ -104,18 +113,21 @@ def run(options: argparse.Namespace) -> int:
         return 0
 
 
-def _configured_again(options: argparse.Namespace) -> Config:
+def _configured_again(options: argparse.Namespace, shown: ShownState | None) -> Config:
     """Reads the configuration again; a file that is being written is not taken for defaults."""
     if options.config and Path(options.config).exists() and not Path(options.config).stat().st_size:
         raise InvalidConfiguration(
             f"{options.config} is empty: is it being written? Write beside it and rename, or leave "
             "a comment in it where the defaults are meant."
         )
-    return _configured(options)
+    return _configured(options, shown)
 
 
-def _configured(options: argparse.Namespace) -> Config:
-    """Reads the file as it is now, then the options. Raises InvalidConfiguration."""
+def _configured(options: argparse.Namespace, shown: ShownState | None) -> Config:
+    """Reads the file as it is now, then the options, then what a shown state says.
+
+    raises  InvalidConfiguration, IncompatibleStatistics
+    """
     config = load(options.config) if options.config else Config()
     shed = 0 if options.never_shed else None
     changes = {
@@ -126,7 +138,8 @@ def _configured(options: argparse.Namespace) -> Config:
         ("state", "folder"): "" if options.no_state else None,
         ("log", "level"): options.log_level,
     }
-    return replaced(config, changes)
+    config = replaced(config, changes)
+    return config if shown is None else shown.configured(config)
 
 
 def _at_start(config: Config) -> str:

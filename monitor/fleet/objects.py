@@ -44,6 +44,10 @@ class Objects(Protocol):
         """Returns an object."""
         ...
 
+    def head(self, name: str, most: int) -> bytes:
+        """Returns the first bytes of an object, at most so many."""
+        ...
+
     def create(self, name: str, data: bytes) -> bool:
         """Writes an object, whole or not at all; False where there is one of that name already."""
         ...
@@ -92,6 +96,14 @@ class Folder:
         """Reads a file. Raises StoreFailed."""
         try:
             return (self.folder / name).read_bytes()
+        except OSError as error:
+            raise StoreFailed(f"{self.folder / name}: {error.strerror}") from error
+
+    def head(self, name: str, most: int) -> bytes:
+        """Reads the first bytes of a file. Raises StoreFailed."""
+        try:
+            with (self.folder / name).open("rb") as file:
+                return file.read(most)
         except OSError as error:
             raise StoreFailed(f"{self.folder / name}: {error.strerror}") from error
 
@@ -152,6 +164,13 @@ class Bucket:
 
         with _failing(f"{self.address}/{name}"):
             return bytes(obstore.get(self._store, name).bytes())
+
+    def head(self, name: str, most: int) -> bytes:
+        """Fetches the first bytes of an object. Raises StoreFailed."""
+        import obstore
+
+        with _failing(f"{self.address}/{name}"):
+            return bytes(obstore.get_range(self._store, name, start=0, length=most))
 
     def create(self, name: str, data: bytes) -> bool:
         """Sends an object. Raises StoreFailed."""

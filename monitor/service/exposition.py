@@ -74,6 +74,9 @@ HELP = {
     "predicted_above_before_ratio{slice,of}": "Share of all detections of the shortest "
     "window, labelled or not, above the 95 % quantile of the time before it at the same distance; "
     "0.05: as before.",
+    # A stored state that is served.
+    "fleet_vehicles": "Vehicles that have uploads in the state that is served.",
+    "fleet_uploads": "Uploads in the state that is served.",
     # Vehicles of a fleet.
     "fleet_vehicles_compared{slice,stage}": "Vehicles with enough data to be compared with the "
     "fleet.",

@@ -234,6 +234,7 @@ class Service:
     settle   returns when what was done to drift is on the disk; None: nothing is kept
     tracker  elsewhere, which is forwarded what goes back; None: there is none
     reloads  of the configuration, for the status
+    read_only  calls that would change anything are refused
     """
 
     pipeline: Pipeline
@@ -241,6 +242,7 @@ class Service:
     settle: Settle | None = None
     tracker: ExternalTracker | None = None
     reloads: Reloads = field(default_factory=Reloads)
+    read_only: bool = False
     turns: Turns = field(default_factory=Turns)
     _sessions: set[Session] = field(default_factory=set)
     calls_in_work: int = 0

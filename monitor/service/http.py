@@ -178,7 +178,7 @@ class Exporting:
         """Makes the view that the status page is drawn from; where it is due, a point before."""
         history, streams = self.history, self.pipeline.streams
         if due:
-            window = window_of(self.pipeline.config.statistics.windows)
+            window = window_of(snapshot)
             readings = {
                 one.reading.name: one.reading for one in snapshot.windows if one.window == window
             }

@@ -25,6 +25,7 @@ from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.pending import Dropped
 from monitor.pipeline.promotions import Promotions
 from monitor.pipeline.restart import Resumption
+from monitor.pipeline.shown import ShownState
 from monitor.pipeline.streams import TrackReading
 from monitor.pipeline.truth import TruthLedger
 from monitor.promotion.records import Factor, TrialState
@@ -37,7 +38,7 @@ from monitor.statistics.reading import (
     SliceReading,
     WindowReading,
 )
-from monitor.statistics.vehicles import BIAS, SCALE, Comparison
+from monitor.statistics.vehicles import BIAS, SCALE
 from monitor.tracking.tracker import Order
 
 # h of evidence, shown instead of less: log10 of 0 would be -Inf, which no graph shows.
@@ -121,18 +122,6 @@ def predicted(readings: tuple[PredictedReading, ...]) -> Iterator[str]:
     yield family("predicted_above_before_ratio", ((*at, share) for at, share in above.items()))
 
 
-def vehicles(compared: Comparison) -> Iterator[str]:
-    """Yields the families of vehicles of a fleet; their names are in its report alone."""
-    places = [((one.slice, one.stage), one) for one in compared.slices]
-    yield family("fleet_vehicles_compared", ((*at, one.compared) for at, one in places))
-    rows = (
-        (*at, quantity, compared.different(one, quantity))
-        for at, one in places
-        for quantity in (SCALE, BIAS)
-    )
-    yield family("fleet_vehicles_different", rows)
-
-
 def drift(reading: DriftReading) -> Iterator[str]:
     """Yields the families of drift; at most nine series for each slice that has labels."""
     standings = reading.standings
@@ -204,6 +193,21 @@ def forwarding(tracker: ExternalTracker) -> Iterator[str]:
     yield histogram("tracker_seconds", tracker.seconds)
 
 
+def fleet(shown: ShownState) -> Iterator[str]:
+    """Yields the families of a stored state that is served; names of vehicles are in reports."""
+    yield single("fleet_vehicles", len(shown.state.holds.vehicles))
+    yield single("fleet_uploads", len(shown.state.holds))
+    compared = shown.vehicles
+    places = [((one.slice, one.stage), one) for one in compared.slices]
+    yield family("fleet_vehicles_compared", ((*at, one.compared) for at, one in places))
+    rows = (
+        (*at, quantity, compared.different(one, quantity))
+        for at, one in places
+        for quantity in (SCALE, BIAS)
+    )
+    yield family("fleet_vehicles_different", rows)
+
+
 def _ledger(ledger: TruthLedger, counters: Counters) -> Iterator[str]:
     """Yields the families of what became of detections and labels."""
     yield family("ground_truth_total", asdict(counters.truth).items())
@@ -263,6 +267,7 @@ class Snapshot:
     drift                None: nothing is watched, and drift has no families
     tracker              None: there is no tracker elsewhere, and forwarding has no families
     build                versions of the sidecar and of the libraries below it, by label
+    shown                the stored state that is served; None: the sidecar counts what comes
     lag                  by "least" and "most" of all streams, in s; empty if no stamp came lately
     """
 
@@ -283,6 +288,7 @@ class Snapshot:
     factors: Mapping[str, tuple[Factor, ...]] = field(default_factory=dict)
     drift: DriftReading | None = None
     lag: Mapping[str, float] = field(default_factory=dict)
+    shown: ShownState | None = None
 
     @property
     def pipeline(self) -> Pipeline:
@@ -307,6 +313,7 @@ def render(snapshot: Snapshot) -> Generator[None, None, bytes]:
         _tracks(snapshot.pipeline.tracks()),
         forwarding(snapshot.tracker) if snapshot.tracker is not None else (),
         operation(snapshot),
+        fleet(snapshot.shown) if snapshot.shown is not None else (),
     ):
         pieces.append(piece.encode())
         yield

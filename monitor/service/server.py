@@ -13,7 +13,7 @@ from grpc_reflection.v1alpha import reflection
 
 from monitor.config import ServerConfig
 from monitor.service.admin import AdminService, StateService
-from monitor.service.calls import ADMIN, MONITOR, Handler, guarded
+from monitor.service.calls import ADMIN, MONITOR, Context, Handler, guarded, refuse_call
 from monitor.service.handlers import Service
 from monitor.service.security import (
     MOST_PROBES,
@@ -35,6 +35,17 @@ HANDSHAKE_MS = 10_000
 
 # Milliseconds; clients that ping more often are sent away.
 MOST_FREQUENT_PING_MS = 1000
+
+
+# Calls that change something, and what is said of them where a stored state is shown.
+_CHANGING = frozenset(
+    {"Process", "ProcessFrame", "ReportGroundTruth", "ImportStatistics", "AcknowledgeDrift"}
+    | {"Promote", "Fit", "Rollback", "Pin"}
+)
+READ_ONLY = (
+    "this sidecar shows a stored state and takes nothing in (serve --read-only): call the "
+    "sidecar of a vehicle."
+)
 
 
 class CannotListen(OSError):
@@ -70,10 +81,25 @@ def _handlers(
         "Rollback": unary(admin.rollback),
         "Pin": unary(admin.pin),
     }
+    if service.read_only:
+        for methods in (monitor, administration):
+            methods |= {name: _refusing(methods[name]) for name in _CHANGING & methods.keys()}
     return (
         grpc.method_handlers_generic_handler(MONITOR, monitor),
         grpc.method_handlers_generic_handler(ADMIN, administration),
     )
+
+
+def _refusing(handler: grpc.RpcMethodHandler) -> grpc.RpcMethodHandler:
+    """Makes a handler for calls of the same kind that refuses all of them."""
+
+    async def refuse(_: object, context: Context) -> None:
+        await refuse_call(context, grpc.StatusCode.FAILED_PRECONDITION, READ_ONLY)
+
+    sides = (handler.request_streaming, handler.response_streaming)
+    kind = "_".join("stream" if streaming else "unary" for streaming in sides)
+    made: grpc.RpcMethodHandler = getattr(grpc, f"{kind}_rpc_method_handler")(refuse)
+    return made
 
 
 def _options(settings: ServerConfig) -> list[tuple[str, int]]:

@@ -113,7 +113,7 @@ def overview(view: View) -> Steps:
     parts = [
         f'<p class="dim small">calibration monitor {__version__} · runs for '
         f"{span(max(view.at - view.started, 0))} · gRPC {escape(view.grpc)} · "
-        f'{moment(view.wall_ns)} UTC · <a href="/metrics">metrics</a></p>'
+        f'{moment(view.wall_ns)} UTC · <a href="/metrics">metrics</a>{_shown(view)}</p>'
         f'<h1 class="verdict {said[0].kind}">{escape(said[0].sentence)}</h1>'
         f"<p>{escape(said[0].more)} {first}</p>"
         f'<section aria-label="alarms">{"".join(cards)}</section>'
@@ -134,6 +134,15 @@ def overview(view: View) -> Steps:
         yield
     parts.append(f"</div>{_READ}")
     return "".join(parts)
+
+
+def _shown(view: View) -> str:
+    shown = view.snapshot.shown
+    if shown is None:
+        return ""
+    what = f"{shown.state.holds.counted}, " if shown.state.holds else ""
+    at = "" if view.event_ns is None else f", as of {moment(view.event_ns)} UTC of event time"
+    return f" · read only: {what}{escape(shown.path.name)}{at}"
 
 
 _READ = """<details><summary>How to read this page</summary><ul>

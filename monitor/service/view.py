@@ -166,8 +166,14 @@ class View:
         return math.nan if self.event_ns is None else max(0.0, (self.event_ns - event_ns) / 1e9)
 
 
-def window_of(windows: tuple[str, ...]) -> str:
-    """Chooses the window that the page shows: five minutes, else the shortest one."""
+def window_of(snapshot: Snapshot) -> str:
+    """Chooses the window that the page shows: five minutes, else the shortest one.
+
+    Of a stored state, which is looked at now and then, the longest.
+    """
+    windows = snapshot.pipeline.config.statistics.windows
+    if snapshot.shown is not None:
+        return windows[-1]
     return WINDOW if WINDOW in windows else windows[0]
 
 
@@ -181,7 +187,7 @@ def view_of(
     """
     pipeline, promotions = snapshot.pipeline, snapshot.promotions
     config, (at, monotonic_ns, wall_ns) = pipeline.config, clocks
-    window = window_of(config.statistics.windows)
+    window = window_of(snapshot)
     return View(
         snapshot=snapshot,
         at=at,
@@ -333,6 +339,8 @@ def _alarms(view: View) -> Iterator[Said]:
 
 
 def _silence(view: View) -> Iterator[Said]:
+    if view.snapshot.shown is not None:
+        return  # nothing is to come
     counters = view.snapshot.counters
     if counters.shedding:
         text = "Overloaded: frames are answered, but not counted."

@@ -6,6 +6,7 @@ one life of its statistics, are numbered from 1 on.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -60,9 +61,28 @@ class Holdings:
             raise AlreadyHeld(
                 f"both hold {twice.described()}, which would be counted twice: leave out one."
             )
-        lives = sorted(self.spans.keys() | other.spans.keys())
-        return Holdings(
-            {life: _united(*self.spans.get(life, ()), *other.spans.get(life, ())) for life in lives}
+        # Those of a fleet are many, and most of them stay as they are.
+        changed = {
+            life: _united(*self.spans.get(life, ()), *runs) for life, runs in other.spans.items()
+        }
+        return Holdings({**self.spans, **changed})
+
+    @classmethod
+    def united(cls, parts: Iterable[Holdings]) -> Holdings:
+        """Returns what one of many holds. Raises AlreadyHeld where two hold the same."""
+        found = defaultdict[Life, list[Span]](list)
+        for part in parts:
+            for life, runs in part.spans.items():
+                found[life] += runs
+        return cls({life: _united(*runs) for life, runs in sorted(found.items())})
+
+    @property
+    def counted(self) -> str:
+        """Says how many uploads of how many vehicles there are."""
+        vehicles = len(self.vehicles)
+        return (
+            f"{len(self):,} upload{'s' * (len(self) != 1)} of "
+            f"{vehicles:,} vehicle{'s' * (vehicles != 1)}"
         )
 
     def described(self) -> str:
@@ -90,6 +110,8 @@ def _common(ours: Iterable[Span], theirs: tuple[Span, ...]) -> Iterator[Span]:
 def _united(*runs: Span) -> tuple[Span, ...]:
     found: list[Span] = []
     for first, last in sorted(runs):
+        if found and first <= found[-1][1]:
+            raise AlreadyHeld(f"upload {first} is held twice: it would be counted twice.")
         if found and first == found[-1][1] + 1:
             found[-1] = found[-1][0], last
         else:

@@ -8,16 +8,16 @@ said of a verdict in words is here, too, so that every reader says it alike.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
 from scipy.special import expit, stdtrit
 
-from monitor.frames.space import FloatArray, IntArray
+from monitor.frames.space import FloatArray, IntArray, Space
 from monitor.statistics.clusters import design_effect_of_rows
-from monitor.statistics.measures import chi_square_quantiles
+from monitor.statistics.measures import Evaluation, chi_square_quantiles
 
 # Tracks below which the interval does not hold what it promises. In simulated drives with errors of
 # t5 that are correlated by 0.9 from row to row, and 30 to 90 % of whose variance is a bias of their
@@ -72,6 +72,7 @@ class Verdict:
     removed     share of the squared error that is in the 20 % of rows of the highest σ
     removed_interval  of this share, 95 %
     removed_stated    the same share by σ itself: of Σσ²
+    sums        rests on sums alone: tracks are not known then, but what their rows are worth is
     """
 
     group: str
@@ -89,6 +90,7 @@ class Verdict:
     removed: float
     removed_interval: tuple[float, float]
     removed_stated: float
+    sums: bool = False
 
     @property
     def finding(self) -> Finding:
@@ -104,6 +106,8 @@ class Verdict:
     @property
     def enough(self) -> bool:
         """Tells if there are enough tracks, or rows where there are no tracks."""
+        if self.sums:
+            return self.worth >= FEWEST_TO_JUDGE
         return _enough(self.rows, self.tracks)
 
     @property
@@ -145,12 +149,14 @@ class Verdict:
             return "all errors are 0: is the ground truth a copy of the mean?"
         if self.enough:
             return f"too little data to say, errors are {times} times what σ says"
-        few = "rows" if self.tracks is None else "tracks"
+        few = "independent rows" if self.sums else "rows" if self.tracks is None else "tracks"
         return f"too little data to say, at least {FEWEST_TO_JUDGE} {few} are needed"
 
     def _basis(self) -> str:
         rows = f"{self.rows:,} row{'s' * (self.rows != 1)}"
-        if self.tracks is None:
+        if self.sums:
+            basis = f"{rows} {'is' if self.rows == 1 else 'are'} worth {self.worth:,.0f}"
+        elif self.tracks is None:
             basis = f"{rows}, taken as independent since no row names its track"
         else:
             tracks = f"{self.tracks:,} track{'s' * (self.tracks != 1)}"
@@ -357,6 +363,41 @@ def verdicts(
             )
         )
     return tuple(found)
+
+
+def verdicts_of_sums(space: Space, found: Evaluation, group: str = "") -> Iterator[Verdict]:
+    """Judges a group of rows whose sums are known, dimension by dimension; at least one row.
+
+    The squares of normalised errors vary by (κ − 1) of their squared mean, and their mean by this
+    over the independent rows that they are worth: which gives an interval on the scale of the
+    logarithm, of Student's distribution as in ratio_interval. It covers 93 to 95 % of simulated
+    drives with normal errors, correlated by 0.9, and 84 to 87 % where whole tracks have errors of
+    t5, where that by tracks covers 90 %. Sums do not tell how sure the mean error is, nor whether σ
+    ranks the errors: these are NaN.
+    """
+    unknown = math.nan, math.nan
+    for (name, one), dimension in zip(found.dimensions.items(), space.dimensions, strict=True):
+        worth, spread = one.n_eff, max(one.kurtosis - 1.0, 0.0)
+        reach = 0.5 * math.sqrt(spread / worth) * float(stdtrit(max((worth - 1) / 2, 1.0), 0.975))
+        factor = one.std_scaling
+        yield Verdict(
+            group=group,
+            dimension=name,
+            unit=dimension.unit,
+            rows=found.rows,
+            tracks=None,
+            worth=worth,
+            factor=factor,
+            interval=(factor * math.exp(-reach), factor * math.exp(min(reach, 700.0))),
+            typical=math.sqrt(one.nees_median_ratio),
+            bias=one.bias,
+            bias_interval=unknown,
+            rmse=one.rmse,
+            removed=math.nan,
+            removed_interval=unknown,
+            removed_stated=math.nan,
+            sums=True,
+        )
 
 
 def ratio_interval(values: FloatArray, cluster: IntArray) -> tuple[float, float]:

@@ -51,7 +51,7 @@ class UnusableFile(ValueError):
         self.suffix = suffix
 
 
-def newer(path: Path, version: int, known: int) -> UnusableFile:
+def newer(path: Path | str, version: int, known: int) -> UnusableFile:
     """Returns what to raise for a file that a later version of the monitor wrote."""
     return UnusableFile(
         f"{path}: format {version}, but this monitor reads {known}. Update the monitor.",
@@ -211,21 +211,32 @@ def write_body(file: BinaryIO, parts: Iterable[bytes]) -> int:
 def read_body(path: Path, kind: Kind = STATISTICS) -> bytes:
     """Returns the bytes that were written. Raises UnusableFile, OSError."""
     is_regular(path)
-    with path.open("rb") as file:
-        head, body = file.read(_HEAD.size), file.read()
-    if len(head) < _HEAD.size or not head.startswith(kind.magic):
-        raise UnusableFile(
-            f"{path}: {len(head) + len(body)} bytes, and no file of {kind.of}. {kind.remedy}"
-        )
-    _, version, length, crc = _HEAD.unpack(head)
-    if version != _FORMAT:
-        raise newer(path, version, _FORMAT)
+    return body_of(path.read_bytes(), path, kind)
+
+
+def body_of(data: bytes, path: Path | str, kind: Kind = STATISTICS) -> bytes:
+    """Takes what was written out of the bytes of a checked file. Raises UnusableFile."""
+    body, length, crc = beginning_of(data, path, kind)
     if len(body) != length or zlib.crc32(body) != crc:
         raise UnusableFile(
             f"{path}: {len(body)} bytes of {length}, or other ones than were written: it is torn "
             "or damaged. Use an older one."
         )
     return body
+
+
+def beginning_of(data: bytes, path: Path | str, kind: Kind = STATISTICS) -> tuple[bytes, int, int]:
+    """Takes what was written out of the first bytes of a checked file, which may end anywhere.
+
+    returns  what is there of it, the length of all, and its CRC-32
+    raises   UnusableFile
+    """
+    if len(data) < _HEAD.size or not data.startswith(kind.magic):
+        raise UnusableFile(f"{path}: {len(data)} bytes, and no file of {kind.of}. {kind.remedy}")
+    _, version, length, crc = _HEAD.unpack_from(data)
+    if version != _FORMAT:
+        raise newer(path, version, _FORMAT)
+    return data[_HEAD.size :], length, crc
 
 
 @dataclass(slots=True)

@@ -573,7 +573,7 @@ def decode(parts: Iterable[pb.StatisticsState]) -> StoredState:
             also = decode_predicted_slice(every, windows, field)
             check_panes(unite(predicted, also, windows, clock_ns).panes, windows, field)
         for i, holding in enumerate(part.holds):
-            holds = holds.merge(_decode_holding(holding, f"holds[{i}]"))
+            holds = holds.merge(decode_holding(holding, f"holds[{i}]"))
         for table in part.vehicles:
             for vehicle, key, row in decode_vehicles(table, f"vehicles[{next(row_numbers)}]"):
                 add_row(vehicles.setdefault(vehicle, {}), key, row)
@@ -603,7 +603,7 @@ def decode(parts: Iterable[pb.StatisticsState]) -> StoredState:
     return StoredState(state, b"".join(unknown))
 
 
-def _decode_holding(message: pb.Holding, field: str) -> Holdings:
+def decode_holding(message: pb.Holding, field: str) -> Holdings:
     """The uploads of one epoch of a vehicle. Raises InvalidState."""
     checked_slice_name(message.vehicle, f"{field}.vehicle")
     checked_slice_name(message.epoch, f"{field}.epoch")

@@ -1,6 +1,7 @@
 """The text of /metrics: its counters add up. All families are in golden/metrics.txt."""
 
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from monitor.frames.frame import Header, ReceivedFrame, ReceivedTruth, Refusal, 
 from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.recalibrators import OUTPUT_NUMBER
+from monitor.pipeline.shown import ShownState
 from monitor.pipeline.streams import Stream
 from monitor.promotion.records import Factor, TrialStanding, TrialState
 from monitor.recalibration.recalibrator import Output
@@ -20,13 +22,15 @@ from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import Selection
 from monitor.service.exposition import HELP, build
 from monitor.service.log import LogCounts
-from monitor.service.metrics import render, vehicles
-from monitor.statistics.bins import ExportEdges
+from monitor.service.metrics import fleet, render
+from monitor.statistics.bins import Binning, ExportEdges
 from monitor.statistics.class_evaluation import ClassEvaluation
 from monitor.statistics.exact_engine import BinCut
 from monitor.statistics.observations import finished
 from monitor.statistics.reading import ClassReading, ReadingCache, WindowReading
+from monitor.statistics.state import StatisticsState
 from monitor.statistics.vehicles import compare
+from monitor.statistics.windows import Windows
 from monitor.v1 import frame_pb2
 from monitor.wire.client_messages import OutgoingFrame, encode_frame, encode_truth
 from monitor.wire.requests import (
@@ -38,7 +42,7 @@ from monitor.wire.requests import (
 from tests import exported
 from tests.administered import EVIDENCE
 from tests.deploy.scraping import promtool
-from tests.piped import opened, pipeline_of, statistics_of
+from tests.piped import SECOND, opened, pipeline_of, statistics_of
 
 QUARTERS: dict[str, Any] = {each.name: 0.25 for each in fields(ClassEvaluation)}
 OF_CLASSES = ClassEvaluation(**QUARTERS | {"n": 40})
@@ -164,11 +168,11 @@ def value(samples, name, **labels):
     return only
 
 
-# Families of a tracker elsewhere and of a fleet, which this one lacks.
-ELSEWHERE = {
-    *(f"tracker_{name}" for name in ("up", "sent", "forwarded", "unusable_answers", "seconds")),
-    *(f"fleet_vehicles_{name}" for name in ("compared", "different")),
-}
+# Families of a tracker elsewhere, which this one lacks.
+ELSEWHERE = {"up", "sent", "forwarded", "unusable_answers", "seconds"}
+# Of a stored state that is shown, in place of what comes.
+SHOWN = {f"fleet_{name}" for name in ("vehicles", "uploads")}
+SHOWN |= {f"fleet_vehicles_{name}" for name in ("compared", "different")}
 
 
 @pytest.mark.parametrize("mode", list(Mode))
@@ -176,7 +180,7 @@ def test_there_is_a_family_for_every_help_text_in_every_mode_and_a_series_in_eac
     families = list(text_string_to_metric_families(text_of(busy_pipeline(mode))))
     names = [family.name for family in families]
     known = {name.partition("{")[0].removesuffix("_total") for name in HELP}
-    expected = known - ELSEWHERE
+    expected = known - {f"tracker_{name}" for name in ELSEWHERE} - SHOWN
     assert sorted(names) == sorted(f"calibration_{name}" for name in expected)
     for family in families:
         assert family.documentation.endswith(".")
@@ -185,7 +189,8 @@ def test_there_is_a_family_for_every_help_text_in_every_mode_and_a_series_in_eac
 
 def test_vehicles_of_a_fleet_are_counted_and_not_named():
     rows = dict(fleets(seed=4, vehicles=60, spread=0.05))["variance ÷ 2.5"]
-    text = "".join(vehicles(compare(rows)))
+    state = StatisticsState(Binning(), Windows((300 * SECOND,), 6), vehicles=rows)
+    text = "".join(fleet(ShownState(Path("fleet.state"), state, compare(rows))))
     samples = samples_of(text)
     car = {"slice": "Car", "stage": "raw"}
     assert value(samples, "fleet_vehicles_compared", **car) == 60

@@ -8,16 +8,22 @@ import numpy as np
 import pytest
 from scipy.signal import lfilter
 
-from monitor.frames.space import FloatArray
+from monitor.frames.space import FloatArray, plain_space
+from monitor.statistics.bins import Binning
+from monitor.statistics.clusters import cluster_id
+from monitor.statistics.reading import read
+from monitor.statistics.state import observe
 from monitor.statistics.verdicts import (
     FEWEST_TO_JUDGE,
     Finding,
     mean_interval,
     ratio_interval,
     verdicts,
+    verdicts_of_sums,
 )
 
 ROWS, DRIVES = 20, 500
+SPACE = plain_space(("x",), "m")
 
 
 def errors(rng: np.random.Generator, tracks: int, kind: str) -> FloatArray:
@@ -47,6 +53,27 @@ def coverage(tracks: int, kind: str) -> float:
     cluster = np.repeat(np.arange(tracks), ROWS)
     ends = np.array([ratio_interval(drive.ravel(), cluster) for drive in squares])
     return float(((ends[:, 0] <= 1) & (ends[:, 1] >= 1)).mean())
+
+
+@pytest.mark.parametrize("tracks", [15, 60])
+def test_sums_alone_give_the_same_factor_and_nearly_the_interval_of_tracks(tracks):
+    rng = np.random.default_rng(tracks)
+    # Row by row of all tracks, as frames bring them.
+    track = np.tile(np.arange(tracks), ROWS)
+    held, widths = 0, []
+    for drive in errors(rng, tracks, "t5")[:60]:
+        error, variance = drive.T.reshape(-1, 1), np.ones((track.size, 1))
+        (by_tracks,) = verdicts(("x",), ("m",), error, variance, track)
+        sums = observe(SPACE, Binning(), error, variance[:, None], cluster_id((track,)))
+        (by_sums,) = verdicts_of_sums(SPACE, read(sums))
+        assert by_sums.factor == pytest.approx(by_tracks.factor, rel=1e-9)
+        assert by_sums.rmse == pytest.approx(by_tracks.rmse, rel=1e-9)
+        assert "worth" in by_sums.sentence and "tracks" not in by_sums.sentence
+        lower, upper = by_sums.interval
+        held += lower <= 1 <= upper
+        widths.append(math.log(upper / lower) / math.log(np.divide(*by_tracks.interval[::-1])))
+    assert held >= 0.85 * 60
+    assert 0.7 < np.mean(widths) < 1.1
 
 
 @pytest.mark.parametrize("tracks", [FEWEST_TO_JUDGE, 15, 30, 200])

@@ -12,6 +12,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from monitor.commands.apply import (
 )
 from monitor.commands.conditions import holding, read_condition
 from monitor.commands.evaluate.class_rows import class_table, judged_classes, measured_classes
+from monitor.commands.evaluate.of_state import evaluate_state
 from monitor.commands.evaluate.sweep import sweep_figures, sweep_table, swept
 from monitor.commands.evaluation_tables import (
     advice,
@@ -61,6 +63,7 @@ from monitor.commands.pages.file_report import (
 )
 from monitor.commands.pages.report_page import Report, Section, hashed, written
 from monitor.commands.recordings import (
+    SELECTION,
     Usable,
     add_most_refused,
     add_selection,
@@ -110,6 +113,7 @@ from monitor.statistics.verdicts import (
 )
 from monitor.store.class_recordings import ClassRecording, read_class_recording, require_labels
 from monitor.store.recordings import OBJECT, Recording
+from monitor.store.state_files import is_state
 
 EXAMPLE = """examples:
   calibration-monitor evaluate drive.csv.gz --dimensions x,y,z --class Car
@@ -119,7 +123,8 @@ EXAMPLE = """examples:
   calibration-monitor evaluate classes.npz --rows 10000: --model temperature.json
   calibration-monitor evaluate today.npz --binning frozen --edges-from reference.npz
   calibration-monitor evaluate classes.npz --class-binning equal-count --class-bins 15
-  calibration-monitor evaluate classes.npz --sweep temperature"""
+  calibration-monitor evaluate classes.npz --sweep temperature
+  calibration-monitor evaluate fleet.state --fail-if overconfident"""
 
 # An octave has 32 times as many as in the sidecar, which keeps them for every slice and pane.
 MICRO_BINS = 1024
@@ -127,6 +132,12 @@ MICRO_BINS = 1024
 # Options that mean something to Gaussians only, and to class probabilities only; by destination.
 _OF_GAUSSIANS = ("binning", "bins", "range", "edges_from", "min_bin_rows", "tau", "micro_bins")
 _OF_CLASSES = ("class_binning", "class_bins", "sweep")
+
+# Options that only rows can answer, and a file of statistics has none.
+_OF_ROWS = (
+    *(name for name in _OF_GAUSSIANS if name != "bins"),
+    *(*_OF_CLASSES, *SELECTION, "fault", "by", "model", "report"),
+)
 
 # Groups that a column may divide the rows into.
 _MOST_GROUPS = 100
@@ -171,7 +182,9 @@ class Measured:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the verb."""
-    parser.add_argument("file", metavar="FILE", help="recorded detections (docs/files.md)")
+    parser.add_argument(
+        "file", metavar="FILE", help="recorded detections (docs/files.md), or statistics"
+    )
     add_selection(parser)
     text = "some of class, range, stream and columns: what verdicts are given for (default class)"
     parser.add_argument("--by", metavar="C,C", type=names_in, action="extend", help=text)
@@ -231,6 +244,8 @@ def run(options: argparse.Namespace) -> int:
 
     Raises RecordingError, EvaluationError, InvalidRecalibrator.
     """
+    if options.file != "-" and is_state(Path(options.file)):
+        return FAILED if evaluate_state(options, _OF_ROWS) else 0
     _check(options)
     model = None if options.model is None else read_any_model(options.model)
     recording = read_class_recording(options.file, options.rows, options.map)

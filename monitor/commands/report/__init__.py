@@ -10,13 +10,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from monitor.commands.merge import read_state
 from monitor.commands.options import add_json, add_value, tell, write_output
 from monitor.commands.pages.report_page import hashed, written
 from monitor.commands.report.evidence import verify, write_evidence
 from monitor.commands.report.live import Seen, look, report_of
 from monitor.commands.sidecar_client import Client, access_of, add_sidecar, ask
 from monitor.statistics.vehicles import Comparison, compare
+from monitor.store.state_files import read_state
 
 EXAMPLE = """examples:
   calibration-monitor report --output today.html

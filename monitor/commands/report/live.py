@@ -28,6 +28,7 @@ from monitor.frames.space import FloatArray
 from monitor.frames.status import Status
 from monitor.promotion.records import SWAPS
 from monitor.statistics.class_evaluation import ClassEvaluation
+from monitor.statistics.exact_engine import EQUAL_COUNT, BinCut
 from monitor.statistics.predicted import PredictedStatistics, no_predicted
 from monitor.statistics.reading import (
     RAW,
@@ -119,7 +120,7 @@ def report_of(
     )
 
 
-def slices_of(statistics: StatisticsState) -> Iterator[Slice]:
+def slices_of(statistics: StatisticsState, cut: BinCut = EQUAL_COUNT) -> Iterator[Slice]:
     """Reads the measures of each slice since its statistics began, and their sum by space."""
     held = [one for one in statistics.slices if one.panes]
     taken = {TOTAL}
@@ -127,12 +128,12 @@ def slices_of(statistics: StatisticsState) -> Iterator[Slice]:
         name = label(one.name, one.space, taken)
         taken.add(name)
         if one.panes:
-            yield _slice(name, one)
+            yield _slice(name, cut, one)
     for _, group in groupby(sorted(held, key=_dimensions), key=_dimensions):
         several = list(group)
         if len(several) > 1:
             name = TOTAL if len(held) == len(several) else f"{TOTAL} of {_dimensions(several[0])}"
-            yield _slice(name, *several)
+            yield _slice(name, cut, *several)
 
 
 def is_sum(slice: str) -> bool:
@@ -144,13 +145,13 @@ def _dimensions(one: SliceState) -> str:
     return ", ".join(one.space.names)
 
 
-def _slice(name: str, *parts: SliceState) -> Slice:
+def _slice(name: str, cut: BinCut, *parts: SliceState) -> Slice:
     panes = [pane for part in parts for pane in part.panes.values()]
     total = reduce(SliceStatistics.merge, panes)
-    raw = read(total.raw)
+    raw = read(total.raw, cut)
     stages = {RAW: raw}
     if total.recalibrated is not total.raw:
-        stages[RECALIBRATED] = read(total.recalibrated)
+        stages[RECALIBRATED] = read(total.recalibrated, cut)
     return Slice(name, parts[0].space, stages)
 
 
@@ -397,6 +398,8 @@ def _when(seen: Seen) -> dict[str, str]:
         "bins": "20 of equal count, cut from micro-bins",
         "binning": seen.statistics.binning.hash,
     }
+    if seen.statistics.holds:
+        found["holds"] = seen.statistics.holds.counted
     if seen.statistics.clock_ns is not None:
         found["event time of the last frame"] = moment(seen.statistics.clock_ns)
     if seen.status is not None:
