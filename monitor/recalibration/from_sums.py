@@ -1,7 +1,8 @@
-"""Fits from a state of statistics, of one sidecar or of a fleet, which has sums in place of rows.
+"""Fits from a state of statistics, of one sidecar or of a fleet: from its sums, or from its sample.
 
 Slices of the state are put together to those asked for, as rows are to slices, and fitted on the
-same path. What a method reads off the sums of rows, it reads off these, so that the fits are equal.
+same path. What a method reads off the sums of rows, it reads off these, so that the fits are equal;
+other methods are fitted on the sample, if there is one.
 """
 
 from __future__ import annotations
@@ -11,11 +12,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from monitor.frames.cholesky import factorise, positive_definite
+from monitor.frames.detections import Estimates
 from monitor.frames.slices import ALL, RangeBuckets, SliceBy
-from monitor.frames.space import IntArray, Space
-from monitor.recalibration.fit_rows import Evidence, FitSums
+from monitor.frames.space import BoolArray, IntArray, Space, unpacked_covariances
+from monitor.recalibration.fit_rows import Evidence, FitRows, FitSums
 from monitor.recalibration.fitting import FITTINGS, FitSlice, Parts
 from monitor.recalibration.recalibrator import UnfitData
+from monitor.recalibration.scaling import AdaptiveScaling
+from monitor.statistics.clusters import ALONE
+from monitor.statistics.sample import SampledRows, fair, width
 from monitor.statistics.state import SliceState, Slicing, StatisticsState
 
 # Stream, class and range bucket of a slice; '' where it has none.
@@ -116,8 +122,36 @@ class StateEvidence:
         if FITTINGS[method].sums:
             panes = (pane.raw for entry in slices for pane in entry.panes.values())
             return FitSums.of(self.space, self.state.binning, panes)
-        raise UnfitData(
-            f"{method} needs rows, and the state has sums alone: set [fleet] sample in the "
-            "sidecars that are to come, or fit the raw logs. From sums: "
-            f"{', '.join(name for name, one in FITTINGS.items() if one.sums)}."
-        )
+        if method == AdaptiveScaling.method:
+            raise UnfitData(
+                f"{method} needs all rows of every track, in the order of time: fit the raw logs."
+            )
+        if not self.state.sample:
+            raise UnfitData(
+                f"{method} needs rows, and the state has sums alone: set [fleet] sample in the "
+                "sidecars that are to come, or fit the raw logs. From sums: "
+                f"{', '.join(name for name, one in FITTINGS.items() if one.sums)}."
+            )
+        of_slices = {entry.key for entry in slices}
+        return rows_of(self.space, [one.rows for one in self.state.sample if one.key in of_slices])
+
+
+def rows_of(space: Space, samples: Sequence[SampledRows]) -> FitRows:
+    """Makes a fair draw of some samples rows to fit on.
+
+    A covariance without a correlation is taken for variances alone.
+    """
+    parts = [(one.values, one.track) for one in fair(samples)]
+    values = np.concatenate([np.zeros((0, width(space.k))), *(part[0] for part in parts)])
+    tracks = np.concatenate([np.zeros(0, np.uint64), *(part[1] for part in parts)])
+    mean, packed, error = np.split(values, (space.k, -space.k), axis=1)
+    covariance = unpacked_covariances(packed, space.k)
+    sound = positive_definite(factorise(covariance))
+    mean, covariance, error, tracks = (
+        column[sound] for column in (mean, covariance, error, tracks)
+    )
+    apart = ~np.eye(space.k, dtype=bool)
+    diagonal: BoolArray = (covariance[:, apart] == 0).all(axis=1)
+    _, number = np.unique(tracks, return_inverse=True)
+    track = np.where(tracks == ALONE, -1, number)
+    return FitRows(space, Estimates(mean, covariance, diagonal), error, track)

@@ -45,6 +45,7 @@ from monitor.statistics.observations import (
     sum_by_slot,
 )
 from monitor.statistics.predicted import PredictedStatistics
+from monitor.statistics.sample import SampledSlice, gained, united
 from monitor.statistics.windows import PaneKey, S, Windows, advance, put, same_parts
 
 
@@ -405,6 +406,7 @@ class StatisticsState:
     slicing       what tells the slices apart
     predicted     slices of which detections have come, labelled or not
     holds         uploads of vehicles that are among these
+    sample        some of the rows since epoch, if they were asked for
     """
 
     binning: Binning
@@ -415,6 +417,7 @@ class StatisticsState:
     slicing: Slicing = Slicing()
     predicted: tuple[PredictedSliceState, ...] = ()
     holds: Holdings = NOTHING_HELD
+    sample: tuple[SampledSlice, ...] = ()
 
     def merge(self, other: StatisticsState) -> StatisticsState:
         """Adds up what both have counted, as of the later clock.
@@ -447,6 +450,7 @@ class StatisticsState:
             ),
             predicted=_united(chain(self.predicted, other.predicted), self.windows, clock_ns),
             holds=self.holds.merge(other.holds),
+            sample=united(chain(self.sample, other.sample)),
         )
 
     def since(self, earlier: StatisticsState) -> Generator[None, None, StatisticsState]:
@@ -463,12 +467,13 @@ class StatisticsState:
             slices=(yield from _since(self.slices, earlier.slices, *at)),
             class_slices=(yield from _since(self.class_slices, earlier.class_slices, *at)),
             predicted=(yield from _since(self.predicted, earlier.predicted, *at)),
+            sample=(yield from gained(self.sample, earlier.sample)),
         )
 
     def in_order(self) -> StatisticsState:
         """Sorts the slices, so that equal statistics are equal bytes whoever was seen first."""
 
-        def space(entry: SliceState | PredictedSliceState) -> tuple[Any, ...]:
+        def space(entry: SliceState | PredictedSliceState | SampledSlice) -> tuple[Any, ...]:
             return entry.name, entry.overflow, entry.space.number
 
         def classes(entry: ClassSliceState) -> tuple[Any, ...]:
@@ -479,6 +484,7 @@ class StatisticsState:
             slices=tuple(sorted(self.slices, key=space)),
             class_slices=tuple(sorted(self.class_slices, key=classes)),
             predicted=tuple(sorted(self.predicted, key=space)),
+            sample=tuple(sorted(self.sample, key=space)),
         )
 
 
@@ -574,6 +580,7 @@ def check_spaces(state: StatisticsState, known: Collection[Space], most: int) ->
     spaces = set(known)
     placed = [(f"slices[{i}]", entry.space) for i, entry in enumerate(state.slices)]
     placed += [(f"predicted[{i}]", entry.space) for i, entry in enumerate(state.predicted)]
+    placed += [(f"sample[{i}]", entry.space) for i, entry in enumerate(state.sample)]
     for where, space in placed:
         spaces.add(space)
         if len(spaces) > most:

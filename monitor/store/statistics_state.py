@@ -37,6 +37,7 @@ from monitor.statistics.predicted import (
     PredictedStatistics,
     no_predicted,
 )
+from monitor.statistics.sample import SampledSlice
 from monitor.statistics.state import (
     ClassSliceState,
     ClassStages,
@@ -52,6 +53,7 @@ from monitor.statistics.state import (
     windows_described,
 )
 from monitor.statistics.windows import PaneKey, Summable, Windows, put
+from monitor.store.sampled_rows import decode_sampled, encode_sampled
 from monitor.store.state_definitions import (
     InvalidState,
     checked_class_names,
@@ -84,6 +86,7 @@ _IDENTITY = {
     "PredictedSliceState": {"name", "overflow", "dimensions", "angles_in_joint", "bin_hash"},
     "PredictedPaneState": {"level", "number"},
     "Holding": {"vehicle", "epoch"},
+    "SampledSlice": {"name", "overflow", "dimensions", "angles_in_joint", "most"},
 }
 
 
@@ -519,6 +522,9 @@ def serialised(stored: StoredState, known: PaneBytes | None = None) -> Iterator[
     for every in state.predicted:
         for part in encode_predicted_slice(every, known):
             yield framed(pb.StatisticsState.PREDICTED_FIELD_NUMBER, part)
+    for sampled in state.sample:
+        for part in encode_sampled(sampled):
+            yield framed(pb.StatisticsState.SAMPLE_FIELD_NUMBER, part)
     if stored.unknown:
         yield stored.unknown
 
@@ -546,6 +552,7 @@ def decode(parts: Iterable[pb.StatisticsState]) -> StoredState:
     class_slices: dict[Any, ClassSliceState] = {}
     predicted: dict[Any, PredictedSliceState] = {}
     holds = Holdings()
+    sample: list[SampledSlice] = []
     unknown: list[bytes] = []
     unknown_bytes = 0
     numbers, class_numbers, predicted_numbers = count(), count(), count()
@@ -568,6 +575,10 @@ def decode(parts: Iterable[pb.StatisticsState]) -> StoredState:
             check_panes(unite(predicted, also, windows, clock_ns).panes, windows, field)
         for i, holding in enumerate(part.holds):
             holds = holds.merge(_decode_holding(holding, f"holds[{i}]"))
+        for some in part.sample:
+            # A place for what newer code has added has no rows in it.
+            if some.key:
+                sample.append(decode_sampled(some, f"sample[{len(sample)}]"))
         # Of the version before, and of that sidecar alone.
         part.ClearField("progress")
         if keep_unknown(part):
@@ -579,7 +590,8 @@ def decode(parts: Iterable[pb.StatisticsState]) -> StoredState:
     binning, windows, slicing = definitions
     regression, classes = tuple(slices.values()), tuple(class_slices.values())
     read = StatisticsState(
-        binning, windows, clock_ns, regression, classes, slicing, tuple(predicted.values()), holds
+        *(binning, windows, clock_ns, regression, classes, slicing, tuple(predicted.values())),
+        *(holds, tuple(sample)),
     )
     # Parts that came before the last clock are brought up to it.
     state = StatisticsState(binning, windows, slicing=slicing).merge(read)

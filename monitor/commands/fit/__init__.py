@@ -222,11 +222,14 @@ def fit_state(options: argparse.Namespace) -> Fitted:
             ranges=evidence.ranges if SliceBy.RANGE in by else None,
             previous=previous,
         )
-    told_of = selection.fitted_on
+    told_of, basis = selection.fitted_on, selection.basis
+    on = "their sums"
+    if basis is not None and basis.rows != told_of["detections"]:
+        on = f"a sample of {basis.rows:,}"
     lines = [
         f"{told_of['file']}: {told_of['vehicles']} vehicles, {told_of['uploads']} uploads, "
-        f"{told_of['detections']:,} labelled detections; not judged on tracks that it has not "
-        "seen: use evaluate --model on drives that are not in it"
+        f"{told_of['detections']:,} labelled detections, fitted on {on}; not judged on tracks that "
+        "it has not seen: use evaluate --model on drives that are not in it"
     ]
     return selection, selection.basis, lines + list(remarks(selection, found, wanted, previous)), ()
 
