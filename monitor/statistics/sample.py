@@ -9,7 +9,7 @@ zeros in its place: without it, which rows are there would depend on who came fi
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -196,25 +196,33 @@ class Sampler:
     held: Mapping[int, SampledRows] = field(default_factory=dict)
     _streams: dict[str, int] = field(default_factory=dict)
 
-    def changed(
-        self, group: Sequence[MatchedRows], changes: SampleChanges
-    ) -> Generator[None, None, None]:
+    def changed(self, group: Sequence[MatchedRows], changes: SampleChanges) -> Iterator[None]:
         """Adds rows of one space, all counted or all retracted, to the changes, a slice a step."""
         frames = [(rows, rows.origin) for rows in group]
         told = [(rows, origin) for rows, origin in frames if origin is not None]
         if not (self.most and told):
             return
-        key, track = self._keys(told)
+        k, retracted = told[0][0].space.k, told[0][0].retracts
+        key, stream = self._keys(told)
         slices = np.concatenate([rows.slices for rows, _ in told])
+        used, place = np.unique(slices, return_inverse=True)
+        for index in used.tolist():
+            if index not in changes:
+                known = self.held.get(index)
+                changes[index] = known, no_rows(k, self.most) if known is None else known
+        limits = np.array([changes[index][1].limit for index in used.tolist()])
+        near = np.flatnonzero(key <= limits[place])
         yield
+        if near.size == 0:
+            return
+        values, track = _rows(told, near, stream[near])
+        key, slices = key[near], slices[near]
         for index in np.unique(slices).tolist():
-            before, after = changes.get(index) or self._start(index, told[0][0].space.k)
-            near = (slices == index) & (key <= after.limit)
-            if near.any():
-                values = _values(told, near)
-                after = after.seen(key[near], values, track[near], retracted=group[0].retracts)
-                changes[index] = before, after
-                yield
+            yield
+            chosen = slices == index
+            before, after = changes[index]
+            new = key[chosen], values[chosen], track[chosen]
+            changes[index] = before, after.seen(*new, retracted=retracted)
 
     def take(self, changes: SampleChanges) -> None:
         """Applies changes, all at once, even where others have been applied meanwhile."""
@@ -230,51 +238,45 @@ class Sampler:
             known, rows = self.held.get(index), rows.cut(self.most)
             self.held = {**self.held, index: rows if known is None else known.merge(rows)}
 
-    def _start(self, index: int, k: int) -> tuple[SampledRows | None, SampledRows]:
-        known = self.held.get(index)
-        return known, no_rows(k, self.most) if known is None else known
-
-    def _keys(self, told: Sequence[tuple[MatchedRows, Origin]]) -> tuple[KeyArray, ClusterArray]:
-        """Hashes of the detections of some frames, and of their tracks."""
+    def _keys(self, told: Sequence[tuple[MatchedRows, Origin]]) -> tuple[KeyArray, KeyArray]:
+        """Hashes of the detections of some frames, and of the streams that they are of."""
         n = [rows.n for rows, _ in told]
-        stream = np.repeat([self._stream(origin.stream) for _, origin in told], n)
-        frame = np.repeat([origin.frame_id for _, origin in told], n)
-        stamps = [-1 if origin.stamp_ns is None else origin.stamp_ns for _, origin in told]
+        stream = np.array([self._stream(origin.stream) for _, origin in told], np.uint64)
+        number = np.array([origin.frame_id for _, origin in told])
+        stamp = np.array([-1 if o.stamp_ns is None else o.stamp_ns for _, o in told], np.int64)
+        frame = np.repeat(cluster_id((stream, number, stamp)), n)
         row = np.concatenate([origin.row for _, origin in told])
-        key = cluster_id((stream, frame, np.repeat(stamps, n), row))
-        track = np.full(key.size, ALONE)
-        known = np.concatenate([_known(rows) for rows, _ in told])
-        if known.any():
-            ids = [rows.tracks.id for rows, _ in told if rows.tracks is not None]
-            there = np.repeat([rows.tracks is not None for rows, _ in told], n)
-            of_all = np.zeros(key.size, np.uint64)
-            of_all[there] = np.concatenate(ids)
-            source = np.repeat([rows.source for rows, _ in told], n)
-            track[known] = cluster_id((of_all[known], source[known], stream[known]))
-        return key, track
+        return cluster_id((frame, row)), np.repeat(stream, n)
 
     def _stream(self, name: str) -> int:
-        """Hashes the vehicle and a stream of it to 63 bits."""
+        """Hashes the vehicle and a stream of it to 64 bits."""
         if name not in self._streams:
             text = f"{self.vehicle}\0{name}".encode()
             digest = hashlib.sha256(text).digest()
-            self._streams[name] = int.from_bytes(digest[:8], "little") >> 1
+            self._streams[name] = int.from_bytes(digest[:8], "little")
         return self._streams[name]
 
 
-def _known(rows: MatchedRows) -> BoolArray:
-    return np.zeros(rows.n, bool) if rows.tracks is None else rows.tracks.known
+def _rows(
+    told: Sequence[tuple[MatchedRows, Origin]], chosen: IntArray, stream: KeyArray
+) -> tuple[FloatArray, ClusterArray]:
+    """Values of the chosen rows of all frames, and hashes of their tracks.
 
-
-def _values(told: Sequence[tuple[MatchedRows, Origin]], chosen: BoolArray) -> FloatArray:
-    """(n, width) of the chosen rows of all frames."""
-    start, found = 0, []
+    chosen  (n,) ascending
+    stream  (n,) hashes of the streams they are of
+    """
     k = told[0][0].space.k
-    triangle = k * (k + 1) // 2
-    for rows, origin in told:
-        near = np.flatnonzero(chosen[start : start + rows.n])
-        start += rows.n
-        if near.size:
-            packed = packed_covariances(rows.covariance[near], triangle)
-            found.append(np.concatenate((origin.mean[near], packed, rows.error[near]), axis=1))
-    return np.concatenate(found)
+    starts = np.cumsum([0, *(rows.n for rows, _ in told)])
+    ends = np.searchsorted(chosen, starts)
+    values = np.empty((chosen.size, width(k)))
+    parts = np.zeros((2, chosen.size), np.uint64)
+    known = np.zeros(chosen.size, bool)
+    for i in np.flatnonzero(np.diff(ends)).tolist():
+        (rows, origin), part = told[i], slice(ends[i], ends[i + 1])
+        near = chosen[part] - starts[i]
+        packed = packed_covariances(rows.covariance[near], k * (k + 1) // 2)
+        values[part] = np.concatenate((origin.mean[near], packed, rows.error[near]), axis=1)
+        if rows.tracks is not None:
+            parts[:, part] = rows.tracks.id[near], np.full(near.size, rows.source)
+            known[part] = rows.tracks.known[near]
+    return values, np.where(known, cluster_id((*parts, stream)), ALONE)

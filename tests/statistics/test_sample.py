@@ -19,9 +19,10 @@ from monitor.statistics.sample import (
     fair,
     width,
 )
+from monitor.statistics.state import StatisticsState
 from monitor.store.statistics_state import StoredState, parsed
 from tests.states import counted, joined, random_rows
-from tests.statistics.matched_frames import UV, XY, accumulated, matched
+from tests.statistics.matched_frames import BINNING, UV, WINDOWS, XY, accumulated, matched
 from tests.statistics.matched_frames import finished as folded
 
 K = XY.k
@@ -41,9 +42,9 @@ def assert_same(one: SampledRows, other: SampledRows) -> None:
 
 
 def encoded(rows: SampledRows) -> bytes:
-    state = replace(counted(random_rows(1, 2)), sample=(SampledSlice("car", XY, False, rows),))
-    data = joined(StoredState(state))
-    (back,) = parsed(data).state.sample or (SampledSlice("car", XY, False, rows),)
+    sample = (SampledSlice("car", XY, False, rows),)
+    data = joined(StoredState(StatisticsState(BINNING, WINDOWS, sample=sample)))
+    (back,) = parsed(data).state.sample or sample
     assert back.rows.most == rows.most
     for name in ("key", "revision", "values", "track"):
         assert np.array_equal(getattr(back.rows, name), getattr(rows, name))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields, replace
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +23,8 @@ from monitor.commands.apply import (
     read_model,
     recalibrate_gaussians,
 )
-from monitor.commands.fit.of_state import evidence_of, fitted_on, is_state
+from monitor.commands.fit.of_state import evidence_of, fitted_on, is_state, told_of
+from monitor.commands.fit.slice_remarks import remarks
 from monitor.commands.held_out import PARTS, HeldOut, dealt, told
 from monitor.commands.options import (
     above_zero,
@@ -54,7 +55,6 @@ from monitor.commands.recordings import (
 )
 from monitor.frames.slices import RangeBuckets, SliceBy
 from monitor.frames.space import FloatArray, IntArray, Space
-from monitor.recalibration.binned import HistogramBinning, IsotonicStd
 from monitor.recalibration.class_probabilities import ClassRows
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.fitting import (
@@ -65,7 +65,6 @@ from monitor.recalibration.fitting import (
     FitSlice,
     SliceFit,
     fit_selection,
-    worth,
 )
 from monitor.recalibration.processes.cauchy import LEVELS, SURROGATE_LEVEL
 from monitor.recalibration.processes.process_fit import INDUCING
@@ -77,23 +76,18 @@ from monitor.recalibration.recalibrator import (
     Identity,
     InvalidRecalibrator,
     Period,
-    Recalibrator,
     UnfitData,
 )
 from monitor.recalibration.rejection import RejectedBy, Rejection, fit_rejection, normalised_entropy
 from monitor.recalibration.scaling import (
     TIME_CONSTANT_S,
     WIDE,
-    AdaptiveScaling,
     Clamp,
     CovarianceScaling,
     FullInput,
     Objective,
-    Scaled,
-    VarianceScaling,
 )
 from monitor.recalibration.selection import CLASS_METHODS, AnySelection, ClassSelection, Selection
-from monitor.statistics.verdicts import FEWEST_TO_JUDGE
 from monitor.store.class_recordings import ClassRecording, read_class_recording, require_labels
 from monitor.store.recordings import IN_MEMORY, RECALIBRATED, Recording, Source
 
@@ -108,10 +102,6 @@ _OF_CLASSES = "temperature"
 
 # Tracks, and independent rows, up to which a slice leans on the wider one with all its weight.
 FEWEST_TO_STAND_ALONE = 30.0
-
-# Relative change of a factor on σ below which a remark leaves it out.
-_SHOWS = 0.02
-
 
 # A model, what it rests on, remarks to print, and what it does to tracks that it has not seen.
 Fitted: TypeAlias = tuple[AnySelection, Basis | None, list[str], tuple[HeldOut, ...]]
@@ -222,16 +212,18 @@ def fit_state(options: argparse.Namespace) -> Fitted:
             ranges=evidence.ranges if SliceBy.RANGE in by else None,
             previous=previous,
         )
-    told_of, basis = selection.fitted_on, selection.basis
-    on = "their sums"
-    if basis is not None and basis.rows != told_of["detections"]:
-        on = f"a sample of {basis.rows:,}"
+    what = _what(options.method, selection)
     lines = [
-        f"{told_of['file']}: {told_of['vehicles']} vehicles, {told_of['uploads']} uploads, "
-        f"{told_of['detections']:,} labelled detections, fitted on {on}; not judged on tracks that "
+        f"{_name(options.file)}: {told_of(evidence)}, fitted on {what}; not judged on tracks that "
         "it has not seen: use evaluate --model on drives that are not in it"
     ]
     return selection, selection.basis, lines + list(remarks(selection, found, wanted, previous)), ()
+
+
+def _what(method: str, selection: Selection) -> str:
+    if FITTINGS[method].sums or selection.basis is None:
+        return "their sums"
+    return f"a sample of {selection.basis.rows:,} of them"
 
 
 def _proven(selection: Selection, worth: Collection[str]) -> Selection:
@@ -369,70 +361,6 @@ def _slices(
         for entry in parts_of(recording, ranges).slices(options.by)
         for usable in [place[entry.rows]]
     )
-
-
-def remarks(
-    selection: Selection,
-    found: Mapping[str, SliceFit],
-    wanted: FitOptions,
-    previous: Selection | None,
-) -> Iterator[str]:
-    """Remarks on slices that lean on others or are left to them, and on factors that were stopped.
-
-    found     what came of each slice
-    previous  the selection that the fit was drawn towards
-    """
-    for name, fit in found.items():
-        if fit.recalibrator is None:
-            to = "the fallback" if fit.leans_on == WHOLE else fit.leans_on
-            yield f"slice {name} is left to {to}: {fit.reason}"
-        elif fit.reason:
-            yield f"slice {name} stays as in {fit.leans_on}: {fit.reason}"
-        else:
-            yield f"slice {name}: {selection.bases[name]}{_drawn(fit, selection.dimensions)}"
-    # A factor that was stopped is more often a mistake in the file than of the detector.
-    clamp = wanted.clamp or WIDE
-    where = "--clamp" if wanted.clamp else f"{WIDE.lowest:g}:{WIDE.highest:g}, and no further"
-    for name, one in {"all rows": selection.fallback, **selection.by_slice}.items():
-        stopped = [selection.dimensions[i] for i in _stopped(one, clamp)]
-        if stopped:
-            yield (
-                f"{name}: the factor on σ of {', '.join(stopped)} is at an end of {where}: "
-                "are units, matches and rows right?"
-            )
-    for name in sorted(() if previous is None else previous.by_slice):
-        if name not in selection.by_slice:
-            yield f"slice {name} of --previous has no rows here, and is in the new model no more"
-
-
-def _drawn(fit: SliceFit, dimensions: Sequence[str]) -> str:
-    """Says how far a slice was drawn towards the wider one; nothing where that hardly shows."""
-    own, made = fit.alone, fit.recalibrator
-    if not (isinstance(own, Scaled) and isinstance(made, Scaled)):
-        return ""
-    pairs = tuple(zip(dimensions, own.scale, made.scale, strict=True))
-    moved = [f"{name} {a:.2f} to {b:.2f}" for name, a, b in pairs if abs(b / a - 1) > _SHOWS]
-    if not moved:
-        return ""
-    said = f", which draws its factors on σ: {', '.join(moved)}"
-    if fit.rows.tracks < FEWEST_TO_JUDGE:
-        return said
-    # A slice worth twice as many stands alone.
-    enough = max(int(worth(fit.rows) / 2), 1)
-    return f"{said} (--fewest-tracks {enough} if {fit.rows.tracks} tracks are enough)"
-
-
-def _stopped(one: Recalibrator, clamp: Clamp) -> list[int]:
-    """Positions of the dimensions with a factor on σ at an end of its range."""
-    match one:
-        case VarianceScaling() | CovarianceScaling() | AdaptiveScaling():
-            ends = clamp.reached(one)
-        case HistogramBinning(factors=curves) | IsotonicStd(factor=curves):
-            inside = [all(clamp.lowest < f < clamp.highest for f in curve) for curve in curves]
-            ends = tuple(not whole for whole in inside)
-        case _:
-            ends = ()
-    return [i for i, at_an_end in enumerate(ends) if at_an_end]
 
 
 def fit_class_probabilities(options: argparse.Namespace) -> Fitted:

@@ -45,6 +45,15 @@ def evidence_of(options: argparse.Namespace) -> StateEvidence:
     return StateEvidence.of(read_state(Path(options.file)).state, options.dimensions)
 
 
+def told_of(found: StateEvidence) -> str:
+    """Says what a state is of."""
+    counts = fitted_on(found)
+    text = f"{counts['detections']:,} labelled detections"
+    if not counts["uploads"]:
+        return text
+    return f"{counts['vehicles']:,} vehicles, {counts['uploads']:,} uploads, {text}"
+
+
 def fitted_on(found: StateEvidence) -> dict[str, object]:
     """Counts what a state is of, for the document."""
     holds = found.state.holds
