@@ -830,6 +830,14 @@ class MetricsConfig(Section):
     )
 
 
+class FleetConfig(Section):
+    """Statistics for a fleet."""
+
+    # Labelled detections of each slice that are kept beside the sums, for fits that need rows; off
+    # by default: they say where things were seen.
+    sample: Annotated[int, Field(ge=0, le=65536)] = 0
+
+
 class Config(Section):
     """All settings of the sidecar."""
 
@@ -846,6 +854,7 @@ class Config(Section):
     state: StateConfig = StateConfig()
     metrics: MetricsConfig = MetricsConfig()
     log: LogConfig = LogConfig()
+    fleet: FleetConfig = FleetConfig()
     _old: dict[str, Any] = PrivateAttr(default_factory=dict)
 
     @property

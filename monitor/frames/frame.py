@@ -122,6 +122,22 @@ class TrackIds(Columns):
 
 
 @dataclass(frozen=True, eq=False, slots=True)
+class Origin(Columns):
+    """Tells n detections of one frame from all others, and where they are.
+
+    frame_id, stamp_ns  of the frame, one of both known; else −1 and None
+    row                 (n,) place among its usable detections
+    mean                (n, K) as the detector sent it
+    """
+
+    stream: str
+    frame_id: int
+    stamp_ns: int | None
+    row: IntArray
+    mean: FloatArray
+
+
+@dataclass(frozen=True, eq=False, slots=True)
 class MatchedRows(Columns):
     """n detections of one frame with their ground truth, at both stages.
 
@@ -135,6 +151,7 @@ class MatchedRows(Columns):
     tracks                track of each detection in its source; None without a tracker
     source                tells tracks of equal id apart
     retracts              whether the rows were counted before, and are retracted
+    origin                None where nothing tells the frame from others
     """
 
     space: Space
@@ -148,6 +165,7 @@ class MatchedRows(Columns):
     tracks: TrackIds | None = None
     source: int = 0
     retracts: bool = False
+    origin: Origin | None = None
 
     @property
     def n(self) -> int:

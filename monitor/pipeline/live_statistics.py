@@ -18,6 +18,7 @@ from monitor.statistics.bins import ExportEdges, SliceBins
 from monitor.statistics.folding import ClassAccumulator, PredictedAccumulator, SliceAccumulator
 from monitor.statistics.predicted import PredictedStatistics, no_predicted
 from monitor.statistics.reading import RAW, RECALIBRATED, PredictedReading, read_predicted
+from monitor.statistics.sample import SampledSlice, Sampler
 from monitor.statistics.state import (
     ClassSliceState,
     ClassStages,
@@ -70,7 +71,10 @@ class LiveStatistics:
         self.binning, self.windows = settings.binning(), settings.window_lengths()
         edges = ExportEdges(config.metrics.export_edges, self.binning)
         self.slices = SliceTable(frozenset(settings.slice_by), most, settings.ranges())
-        self.accumulator = SliceAccumulator(self.binning, self.windows, edges, settings.fold_rows)
+        self.sampler = Sampler(config.fleet.sample)
+        self.accumulator = SliceAccumulator(
+            self.binning, self.windows, edges, settings.fold_rows, self.sampler
+        )
         self.class_slices = ClassSliceTable(SliceBy.STREAM in settings.slice_by, most)
         self.classes = ClassAccumulator(self.windows, settings.fold_rows)
         position = settings.range_dimensions
@@ -316,6 +320,11 @@ class LiveStatistics:
                 for index, entry in enumerate(self.slices.slices)
                 if (found := self.predicted.panes.get(index))
             ),
+            sample=tuple(
+                SampledSlice(entry.key, entry.space, entry.overflow, rows)
+                for index, entry in enumerate(self.slices.slices)
+                if (rows := self.sampler.held.get(index)) is not None
+            ),
         )
 
     @property
@@ -364,6 +373,9 @@ class LiveStatistics:
         self.accumulator.take(changes)
         self.classes.take(of_classes)
         self.predicted.take(of_all)
+        for sampled in state.sample:
+            index = self.slices.place(sampled.space, sampled.name, overflow=sampled.overflow)
+            self.sampler.add(index, sampled.rows)
         return sum(entry.n for entry in state.slices), new
 
     def _checked(self, state: StatisticsState) -> int | None:
@@ -371,7 +383,9 @@ class LiveStatistics:
         ours = StatisticsState(
             self.binning, self.windows, self.accumulator.clock_ns, slicing=self.slicing
         )
-        clock = ours.merge(replace(state, slices=(), class_slices=(), predicted=())).clock_ns
+        clock = ours.merge(
+            replace(state, slices=(), class_slices=(), predicted=(), sample=())
+        ).clock_ns
         for entry in state.slices:
             nothing = no_statistics(entry.space, self.binning)
             for held in entry.panes.values():

@@ -21,6 +21,7 @@ from monitor.frames.detections import Estimates, Limits, Reason
 from monitor.frames.frame import (
     MatchedClasses,
     MatchedRows,
+    Origin,
     ReceivedTruth,
     StoredEstimates,
     StoredFrame,
@@ -67,6 +68,10 @@ def rows_with_truth(
     made = sent if stored.made is None else _scored(stored.made, record)
     error = space.error(record.truth, sent.mean)
     tracks = None if stored.tracks is None else stored.tracks.take(rows)
+    origin = None
+    if stored.frame_id >= 0 or stored.stamp_ns is not None:
+        stream = stored.header.stream
+        origin = Origin(stream, stored.frame_id, stored.stamp_ns, rows, sent.mean)
     matched = MatchedRows(
         space=space,
         slices=frame.slices[rows],
@@ -78,6 +83,7 @@ def rows_with_truth(
         live=record.live,
         tracks=tracks_told(tracks, record.objects),
         source=stored.source,
+        origin=origin,
     )
     if record.stamp_ns is None:
         return matched, None

@@ -25,10 +25,11 @@ from annotated_types import Interval, Len
 
 from monitor.frames.detections import Estimates
 from monitor.frames.space import FloatArray, IntArray
-from monitor.recalibration.fit_rows import FitRows, prepared
+from monitor.recalibration.fit_rows import Evidence, FitSums, check_errors, prepared
 from monitor.recalibration.recalibrator import InvalidRecalibrator, PerDimension
 from monitor.recalibration.scaling import WIDE, WideFactor
 from monitor.statistics.measures import kurtosis
+from monitor.statistics.reading import OccupiedCells
 
 # Deviations in any unit lie between these; what is beyond would overflow when squared twice.
 LEAST_DEVIATION, LARGEST_DEVIATION = 1e-12, 1e12
@@ -67,8 +68,10 @@ class DeviationCells:
     nees: FloatArray
 
 
-def _cells_by_dimension(rows: FitRows) -> list[DeviationCells]:
-    rows = prepared(rows)
+def _cells_by_dimension(found: Evidence) -> list[DeviationCells]:
+    if isinstance(found, FitSums):
+        return _cells_of_sums(found)
+    rows = prepared(found)
     columns = zip(rows.deviation.T, rows.error.T, rows.size_weight.tolist(), strict=True)
     return [cells_of(*column) for column in columns]
 
@@ -86,47 +89,76 @@ def cells_of(deviation: FloatArray, error: FloatArray, weight: float) -> Deviati
     """
     order = np.lexsort((np.abs(error), deviation))
     sigma, error = deviation[order], error[order]
-    weight *= _gaussian_worth(sigma, error, weight)
-    return _cut(sigma, error, weight, int(np.cbrt(sigma.size * weight)))
+    nees = np.square(error / sigma)
+    one = np.ones(sigma.size, np.int64)
+    rows = DeviationCells(sigma, one, np.square(sigma), np.square(error), nees)
+    coarse = _cut(rows, weight, COARSE_CELLS)
+    square = nees / np.repeat(coarse.nees, coarse.rows)
+    found = kurtosis(square.size, square.sum(keepdims=True), np.square(square).sum(keepdims=True))
+    return _cut_as_worth(rows, weight, float(found[0]))
 
 
-def _gaussian_worth(sigma: FloatArray, error: FloatArray, weight: float) -> float:
-    """Weighs an error by how many Gaussian ones tell as much of a variance, at most 1.
+def _cells_of_sums(found: FitSums) -> list[DeviationCells]:
+    """Cuts micro-bins as `cells_of` cuts rows: a cell begins where one does.
+
+    The sums tell Σ z⁴ of all rows alone. Where z has one kurtosis, whatever σ is, it is
+    κ Σ n v², v the mean z² of each coarse cell.
+    """
+    sums, cells = found.statistics, []
+    check_errors(sums.space, found.n, found.size > 0)
+    occupied = OccupiedCells.of(sums)
+    for i, (weight, spread) in enumerate(zip(found.size_weight, found.kurtosis, strict=True)):
+        held = occupied.axis(i)
+        totals = (held.variance, held.squared_error, held.nees)
+        bins = DeviationCells(held.lower, held.n, *(total / held.n for total in totals))
+        coarse = _cut(bins, float(weight), COARSE_CELLS)
+        mean = np.average(coarse.nees, weights=coarse.rows)
+        unlike = np.average(np.square(coarse.nees), weights=coarse.rows) / np.square(mean)
+        cells.append(_cut_as_worth(bins, float(weight), float(spread / unlike)))
+    return cells
+
+
+def _cut_as_worth(rows: DeviationCells, weight: float, kurtosis: float) -> DeviationCells:
+    """Cuts rows into as many cells as they are worth.
 
     A mean of n squares z² of kurtosis κ scatters by (κ − 1)/n, and for Gaussian z by 2/n: a
-    row is worth 2/(κ − 1). z is taken within a few coarse cells, so that a σ that is wrong
-    in another way for each size of σ does not pass for heavy tails.
+    row is worth 2/(κ − 1), at most 1. z is taken within a few coarse cells, so that a σ that is
+    wrong in another way for each size of σ does not pass for heavy tails.
     """
-    coarse = _cut(sigma, error, weight, COARSE_CELLS)
-    square = np.square(error / sigma) / np.repeat(coarse.nees, coarse.rows)
-    found = kurtosis(square.size, square.sum(keepdims=True), np.square(square).sum(keepdims=True))
-    return min(1.0, 2.0 / (float(found[0]) - 1.0))
+    weight *= 2.0 / max(2.0, kurtosis - 1.0)
+    return _cut(rows, weight, int(np.cbrt(rows.rows.sum() * weight)))
 
 
-def _cut(sigma: FloatArray, error: FloatArray, weight: float, cells: int) -> DeviationCells:
-    """Cuts rows that ascend in σ into so many cells or fewer."""
-    variance, squared_error = np.square(sigma), np.square(error)
-    n, cells = sigma.size, max(1, cells)
-    first = np.unique(np.searchsorted(sigma, sigma[np.arange(cells) * n // cells]))
-    first = first[_kept(first, n, weight, np.add.reduceat(squared_error, first))]
-    rows = np.diff(np.append(first, n))
+def _cut(rows: DeviationCells, weight: float, cells: int) -> DeviationCells:
+    """Puts rows, or cells of some, together in so many cells or fewer."""
+    end, cells = np.cumsum(rows.rows), max(1, cells)
+    n = int(end[-1])
+    share = np.searchsorted(end, np.arange(cells) * n // cells, side="right")
+    first = np.unique(np.searchsorted(rows.start, rows.start[share]))
+    squared_error = rows.squared_error * rows.rows
+    before = np.append(0, end)[first]
+    first = first[_kept(before, n, weight, np.add.reduceat(squared_error, first))]
+    count = np.add.reduceat(rows.rows, first)
     return DeviationCells(
-        start=sigma[first],
-        rows=rows,
-        variance=np.add.reduceat(variance, first) / rows,
-        squared_error=np.add.reduceat(squared_error, first) / rows,
-        nees=np.add.reduceat(np.square(error / sigma), first) / rows,
+        start=rows.start[first],
+        rows=count,
+        variance=np.add.reduceat(rows.variance * rows.rows, first) / count,
+        squared_error=np.add.reduceat(squared_error, first) / count,
+        nees=np.add.reduceat(rows.nees * rows.rows, first) / count,
     )
 
 
-def _kept(first: IntArray, n: int, weight: float, squared_error: FloatArray) -> IntArray:
-    """Chooses the cells to begin at, so that each is thick enough; the last takes in the rest."""
-    end = np.append(first[1:], n)
+def _kept(before: IntArray, n: int, weight: float, squared_error: FloatArray) -> IntArray:
+    """Chooses the cells to begin at, so that each is thick enough; the last takes in the rest.
+
+    before  rows before each cell, of n in all
+    """
+    end = np.append(before[1:], n)
     begins: list[int] = []
     begin, gathered = 0, 0.0
-    for i in range(first.size):
+    for i in range(before.size):
         gathered += squared_error[i]
-        if (end[i] - first[begin]) * weight >= FEWEST_ROWS and gathered > 0:
+        if (end[i] - before[begin]) * weight >= FEWEST_ROWS and gathered > 0:
             begins.append(begin)
             begin, gathered = i + 1, 0.0
     return np.array(begins or [0], np.int64)
@@ -162,7 +194,7 @@ class HistogramBinning(PerDimension):
         return estimates.rescaled(factor.T)
 
 
-def fit_histogram_binning(rows: FitRows) -> HistogramBinning:
+def fit_histogram_binning(rows: Evidence) -> HistogramBinning:
     """Fits bins of equal count, each in closed form; few rows make one bin: variance scaling.
 
     Raises UnfitData without rows, or where a dimension has no error at all.
@@ -236,7 +268,7 @@ def _line(
     return knot, np.append(knot[0], knot), np.append(value[0], value), slope
 
 
-def fit_isotonic_std(rows: FitRows) -> IsotonicStd:
+def fit_isotonic_std(rows: Evidence) -> IsotonicStd:
     """Fits the most likely nondecreasing σ'(σ), over cells of rows with similar σ.
 
     Errors that are Gaussian with variance v_c, v_1 ≤ v_2 ≤ …, are likeliest where

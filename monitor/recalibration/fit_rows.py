@@ -1,4 +1,4 @@
-"""Detections with ground truth, as the methods that need rows are fitted on.
+"""Detections with ground truth, as the methods are fitted on: rows, or their sums alone.
 
 Rows of one object are alike, so that a row is worth less than one; the weights say how much. And
 sums over rows must round alike however the rows came: they are brought into one order first. How a
@@ -7,18 +7,23 @@ fit goes down to the least loss is here too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from functools import cached_property, reduce
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import stdtrit
 
 from monitor.frames.detections import Estimates
 from monitor.frames.space import BoolArray, Columns, FloatArray, IntArray, Space
 from monitor.recalibration.recalibrator import UnfitData
-from monitor.statistics.clusters import LARGEST, design_effect_of_rows
+from monitor.statistics.bins import Binning
+from monitor.statistics.clusters import ALONE, LARGEST, cluster_id, design_effect_of_rows
+from monitor.statistics.exact_engine import BinCut
+from monitor.statistics.reading import read
+from monitor.statistics.state import StageStatistics, no_stage_statistics, observe
 from monitor.statistics.verdicts import ratio_interval
 
 # The median of a chi-square of one degree of freedom: of z² where z is a standard Gaussian.
@@ -100,6 +105,32 @@ class FitRows(Columns):
         """Weight of a row for the sizes of errors in every dimension: the least, in (0, 1]."""
         return float(self.size_weight.min())
 
+    @cached_property
+    def statistics(self) -> StageStatistics:
+        """Adds the rows up, with how much alike those of a track are."""
+        cluster = cluster_id((self.track,))
+        cluster[self.track < 0] = ALONE
+        return observe(self.space, Binning(), self.error, self.estimates.covariance, cluster)
+
+    @cached_property
+    def size(self) -> FloatArray:
+        """(K,) mean z²."""
+        return np.array([column.mean() for column in self.square.T])
+
+    @cached_property
+    def size_deviation(self) -> FloatArray:
+        """(K,) standard deviation of ln mean z², by tracks; NaN where they do not tell.
+
+        Half of a 95 % interval over 1.96, so that few tracks have a large one.
+        """
+        number, _ = numbered_objects(self.track)
+        found = []
+        for column in self.square.T:
+            lower, upper = ratio_interval(column, number)
+            whole = 0 < lower < upper
+            found.append(np.log(upper / lower) / (2 * 1.96) if whole else np.nan)
+        return np.array(found)
+
     @property
     def square(self) -> FloatArray:
         """(n, K) z², finite."""
@@ -108,6 +139,79 @@ class FitRows(Columns):
     @property
     def _normalised(self) -> FloatArray:
         return np.clip(self.error / self.deviation, -_LARGEST, _LARGEST)
+
+
+@dataclass(frozen=True)
+class FitSums:
+    """Sums over usable detections with ground truth, in place of the rows.
+
+    What they say of tracks is by the pairs of rows in one track, as the sidecar that counted them
+    has told tracks apart: see statistics/clusters.py.
+    """
+
+    statistics: StageStatistics
+
+    @classmethod
+    def of(cls, space: Space, binning: Binning, parts: Iterable[StageStatistics]) -> FitSums:
+        """Adds up sums; where more was retracted than came there are none."""
+        none = no_stage_statistics(space, binning)
+        found = reduce(StageStatistics.merge, parts, none)
+        return cls(found if found.n > 0 else none)
+
+    @property
+    def n(self) -> int:
+        """Number of rows."""
+        return self.statistics.n
+
+    @cached_property
+    def tracks(self) -> int:
+        """Number of tracks of equal length that would share as many pairs; never too high.
+
+        (Σ n_t)² / Σ n_t², n_t rows a track, with Σ n_t² = n + 2 pairs.
+        """
+        return round(self.n**2 / (self.n + 2 * max(self.statistics.pairs, 0))) if self.n else 0
+
+    @cached_property
+    def size_weight(self) -> FloatArray:
+        """Weight of a row where sizes of errors are fitted, (K,) in (0, 1]: n_eff / n."""
+        return self._measured("n_eff") / self.n if self.n else np.ones(self.statistics.space.k)
+
+    @property
+    def weight(self) -> float:
+        """Weight of a row for the sizes of errors in every dimension: the least, in (0, 1]."""
+        return float(self.size_weight.min())
+
+    @cached_property
+    def kurtosis(self) -> FloatArray:
+        """(K,) of the errors, by the histogram of z²."""
+        return self._measured("kurtosis")
+
+    @cached_property
+    def size(self) -> FloatArray:
+        """(K,) mean z²; 0 without rows."""
+        return np.diagonal(self.statistics.normalised) / max(self.n, 1)
+
+    @cached_property
+    def size_deviation(self) -> FloatArray:
+        """(K,) standard deviation of ln mean z²; NaN where tracks do not tell.
+
+        The variance of a mean of squares is (κ − 1)/n_eff of its square. As with rows, few tracks
+        make it larger.
+        """
+        if self.tracks < 2:
+            return np.full(self.statistics.space.k, np.nan)
+        few = stdtrit(max((self.tracks - 1) / 2, 1.0), 0.975) / 1.96
+        rows = self.n * self.size_weight
+        deviation: FloatArray = few * np.sqrt(np.maximum(self.kurtosis - 1.0, 0.0) / rows)
+        return deviation
+
+    def _measured(self, name: str) -> FloatArray:
+        found = read(self.statistics, BinCut(1)).dimensions
+        return np.array([getattr(found[one], name) for one in self.statistics.space.names])
+
+
+# What a fit of sizes alone needs: either tells what the other does.
+Evidence: TypeAlias = FitRows | FitSums
 
 
 def prepared(rows: FitRows) -> FitRows:
@@ -155,22 +259,16 @@ def numbered_objects(track: IntArray) -> tuple[IntArray, int]:
     return found, distinct.size + alone
 
 
-def unlike(rows: FitRows, wider: FitRows) -> float:
+def unlike(own: Evidence, wider: Evidence) -> float:
     """Measures how much more two groups differ in the size of errors than chance explains.
 
     The mean over dimensions of d²/v. d is the difference in ln mean z², v the variance of that of
-    the rows, by tracks: half of a 95 % interval is taken for 1.96 deviations, so that few tracks
-    have a large v. About 1 where they do not differ; 0 where the rows have no interval.
+    the group itself. About 1 where they do not differ; 0 where v is not known.
     """
-    number, _ = numbered_objects(rows.track)
-    found = []
-    for own, others in zip(rows.square.T, wider.square.T, strict=True):
-        lower, upper = ratio_interval(own, number)
-        if not 0 < lower < upper:
-            return 0.0
-        deviation = np.log(upper / lower) / (2 * 1.96)
-        found.append(np.square(np.log(own.mean() / others.mean()) / deviation))
-    return float(np.mean(found))
+    deviation = own.size_deviation
+    if not (deviation > 0).all():
+        return 0.0
+    return float(np.mean(np.square(np.log(own.size / wider.size) / deviation)))
 
 
 def effect_on_mean_square(square: FloatArray, track: IntArray) -> FloatArray:

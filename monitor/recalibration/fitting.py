@@ -13,18 +13,22 @@ from typing import Any
 
 import numpy as np
 
-from monitor.frames.slices import LEVELS, SliceBy, chain_of
+from monitor.frames.slices import LEVELS, RangeBuckets, SliceBy, chain_of
 from monitor.frames.space import IntArray
 from monitor.recalibration import binned, class_probabilities, class_scaling, quantiles, scaling
 from monitor.recalibration.class_probabilities import ClassIdentity, ClassRecalibrator, ClassRows
-from monitor.recalibration.fit_rows import FitRows, unlike
+from monitor.recalibration.fit_rows import Evidence, FitRows, unlike
 from monitor.recalibration.processes import beta, beta_fit, cauchy, normal
-from monitor.recalibration.recalibrator import Identity, Recalibrator, UnfitData
+from monitor.recalibration.recalibrator import (
+    Basis,
+    Document,
+    Identity,
+    Period,
+    Recalibrator,
+    UnfitData,
+)
 from monitor.recalibration.scaling import TIME_CONSTANT_S, Clamp, FullInput, Objective, Prior
 from monitor.recalibration.selection import Chain, Selection
-from monitor.statistics.bins import Binning
-from monitor.statistics.clusters import ALONE, cluster_id
-from monitor.statistics.state import StageStatistics, observe
 
 # The name of the widest fit, of all rows, where another leans on it.
 WHOLE = "fallback"
@@ -34,7 +38,7 @@ _PARTS = (SliceBy.STREAM, SliceBy.CLASS, SliceBy.RANGE)
 
 # The fit that a scaling is drawn towards: an earlier one, or that of a wider slice.
 Towards = Prior[Any]
-Fit = Callable[[FitRows, Towards | None], Recalibrator]
+Fit = Callable[[Any, Towards | None], Recalibrator]
 
 # A prior that counts for less moves a slice of one track by a thousandth of the difference.
 _NO_PRIOR = 1e-3
@@ -120,14 +124,14 @@ class SliceFit:
     alone         what its own rows say, where it was drawn towards a wider slice and they suffice
     """
 
-    rows: FitRows
+    rows: Evidence
     recalibrator: Recalibrator | None
     leans_on: str | None
     reason: str = ""
     alone: Recalibrator | None = None
 
 
-def worth(rows: FitRows) -> float:
+def worth(rows: Evidence) -> float:
     """Counts how many independent detections the rows are worth.
 
     At most as many as tracks: few of them say little of how much alike the rows of each are.
@@ -135,7 +139,7 @@ def worth(rows: FitRows) -> float:
     return min(float(rows.tracks), rows.n * rows.weight)
 
 
-def prior_strength(rows: FitRows, strength: float) -> float:
+def prior_strength(rows: Evidence, strength: float) -> float:
     """Raises the strength of a prior, so that it outweighs few tracks as it does few rows.
 
     A scaling weighs a prior against the effective rows of its statistics, which a single track
@@ -144,7 +148,7 @@ def prior_strength(rows: FitRows, strength: float) -> float:
     return strength * rows.n * rows.weight / worth(rows) if rows.n else strength
 
 
-def borrowed(rows: FitRows, wider: FitRows, strength: float, fewest: float) -> float:
+def borrowed(rows: Evidence, wider: Evidence, strength: float, fewest: float) -> float:
     """Counts for how many independent rows the fit of a wider slice stands in that of a slice.
 
     All of `strength` where the slice is worth `fewest` rows or less, nothing where it is worth
@@ -163,7 +167,7 @@ def borrowed(rows: FitRows, wider: FitRows, strength: float, fewest: float) -> f
 
 
 def fit_slices(
-    slices: Sequence[tuple[FitSlice, FitRows]],
+    slices: Sequence[tuple[FitSlice, Evidence]],
     fit: Fit,
     whole: SliceFit,
     *,
@@ -178,7 +182,7 @@ def fit_slices(
     one, as `borrowed` says. With another method, a slice worth fewer rows than `fewest` is left to
     the wider one.
 
-    slices    with their rows, widest first
+    slices    with their rows, or sums over them, widest first
     fit       of rows, drawn towards a prior if one is given
     whole     the fit of all rows
     strength  independent rows that a prior counts for; None: the method cannot be drawn
@@ -217,7 +221,7 @@ def fit_slices(
     return found
 
 
-def _unless_unfit(fit: Fit, rows: FitRows) -> Recalibrator | None:
+def _unless_unfit(fit: Fit, rows: Evidence) -> Recalibrator | None:
     try:
         return fit(rows, None)
     except UnfitData:
@@ -250,6 +254,7 @@ class Fitting:
     uses     names of the options that mean something to it
     borrows  whether it can be drawn towards another fit of the method; else no prior is given
     least    strength of the fit of a wider slice, at least, where a slice is drawn towards it
+    sums     whether the sums over rows are enough
     """
 
     def __init__(
@@ -258,21 +263,23 @@ class Fitting:
         *uses: str,
         borrows: bool = False,
         least: float = 0.0,
+        sums: bool = False,
     ) -> None:
         """Takes a fit of rows, with a prior if it borrows, and the options it uses by their
         names; an option that is not asked for is left to its default."""
         self._fit, self.uses, self.borrows, self.least = fit, frozenset(uses), borrows, least
+        self.sums = sums
 
-    def fit(self, rows: FitRows, options: FitOptions, prior: Towards | None) -> Recalibrator:
-        """Fits rows. Raises UnfitData."""
+    def fit(self, rows: Evidence, options: FitOptions, prior: Towards | None) -> Recalibrator:
+        """Fits rows, or their sums where these are enough. Raises UnfitData."""
         asked = {name: getattr(options, name) for name in self.uses}
         given = {name: value for name, value in asked.items() if value is not None}
         return self._fit(rows, prior=prior, **given) if self.borrows else self._fit(rows, **given)
 
 
 def _of_sums(fit: Callable[..., Recalibrator]) -> Callable[..., Recalibrator]:
-    """Adapts a fit of statistics to rows."""
-    return lambda rows, **given: fit(statistics_of(rows), **given)
+    """Adapts a fit of statistics to rows, and to sums."""
+    return lambda rows, **given: fit(rows.statistics, **given)
 
 
 def _adaptive_scaling(
@@ -288,17 +295,20 @@ def _adaptive_scaling(
 FITTINGS: Mapping[str, Fitting] = {
     Identity.method: Fitting(lambda rows: Identity()),
     scaling.VarianceScaling.method: Fitting(
-        _of_sums(scaling.fit_variance_scaling), "objective", "clamp", borrows=True
+        _of_sums(scaling.fit_variance_scaling), "objective", "clamp", borrows=True, sums=True
     ),
     scaling.CovarianceScaling.method: Fitting(
-        _of_sums(scaling.fit_covariance_scaling), "objective", "full_input", "clamp", borrows=True
+        _of_sums(scaling.fit_covariance_scaling),
+        *("objective", "full_input", "clamp"),
+        borrows=True,
+        sums=True,
     ),
     # When its tracks have faded the prior alone is left: never less than where there is no other.
     scaling.AdaptiveScaling.method: Fitting(
         _adaptive_scaling, "time_constant", borrows=True, least=scaling.PRIOR_TRACKS
     ),
-    binned.HistogramBinning.method: Fitting(binned.fit_histogram_binning),
-    binned.IsotonicStd.method: Fitting(binned.fit_isotonic_std),
+    binned.HistogramBinning.method: Fitting(binned.fit_histogram_binning, sums=True),
+    binned.IsotonicStd.method: Fitting(binned.fit_isotonic_std, sums=True),
     quantiles.IsotonicQuantiles.method: Fitting(quantiles.fit_isotonic_quantiles),
     normal.GpNormal.method: Fitting(normal.fit_gp_normal, "inducing"),
     normal.GpNormalMultivariate.method: Fitting(normal.fit_gp_normal_multivariate, "inducing"),
@@ -316,8 +326,63 @@ CLASS_FITS: Mapping[str, Callable[[ClassRows], ClassRecalibrator]] = {
 }
 
 
-def statistics_of(rows: FitRows) -> StageStatistics:
-    """Adds up what the scalings are read off, with how much alike the rows of a track are."""
-    cluster = cluster_id((rows.track,))
-    cluster[rows.track < 0] = ALONE
-    return observe(rows.space, Binning(), rows.error, rows.estimates.covariance, cluster)
+def fit_selection(
+    method: str,
+    options: FitOptions,
+    dimensions: tuple[str, ...],
+    whole: Evidence,
+    slices: Sequence[tuple[FitSlice, Evidence]],
+    *,
+    strength: float,
+    fewest: float,
+    periods: Mapping[str, Period],
+    fitted_on: Document,
+    ranges: RangeBuckets | None = None,
+    previous: Selection | None = None,
+) -> tuple[Selection, dict[str, SliceFit]]:
+    """Fits all rows, and each slice; returns also what came of each slice.
+
+    strength, fewest  as of fit_slices
+    periods           of each slice by name, and of all rows as WHOLE
+    previous          an earlier selection of the method, that fits are drawn towards
+    """
+    fitting = FITTINGS[method]
+
+    def fit(part: Evidence, prior: Towards | None) -> Recalibrator:
+        return fitting.fit(part, options, prior)
+
+    earlier: Towards | None = None
+    if previous is not None:
+        earlier = Prior(previous.fallback, prior_strength(whole, strength))
+    of_all = fit(whole, earlier)
+    found = fit_slices(
+        slices,
+        fit,
+        SliceFit(whole, of_all, None),
+        strength=strength if fitting.borrows else None,
+        least=fitting.least,
+        fewest=fewest,
+        previous=previous,
+    )
+    by_slice: dict[str, Recalibrator] = {}
+    bases: dict[str, Basis] = {}
+    for name, made in found.items():
+        if made.recalibrator is None:
+            continue
+        by_slice[name] = made.recalibrator
+        basis = basis_of(made.rows, periods[name], made.leans_on)
+        if made.reason and previous is not None:
+            basis = previous.bases.get(name)
+        if basis is not None:
+            bases[name] = basis
+    leans_on = None if previous is None else previous.version
+    basis = basis_of(whole, periods[WHOLE], leans_on)
+    return Selection(dimensions, of_all, by_slice, fitted_on, basis, bases, ranges), found
+
+
+def basis_of(rows: Evidence, period: Period, borrows_from: str | None) -> Basis | None:
+    """Basis of a fit on these rows; None without rows."""
+    if rows.n == 0:
+        return None
+    first, last, clock = period
+    return Basis(rows.n, rows.tracks, rows.n * rows.weight, first, last, clock, borrows_from)

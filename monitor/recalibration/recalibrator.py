@@ -216,6 +216,7 @@ class Clock(StrEnum):
 
 # The first and the last event time that were fitted on, and their clock; or three times None.
 Period = tuple[float, float, Clock] | tuple[None, None, None]
+NO_PERIOD: Period = (None, None, None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ from monitor.statistics.predicted import (
     PredictedSums,
     ranges_of,
 )
+from monitor.statistics.sample import SampleChanges, Sampler
 from monitor.statistics.state import (
     ClassStages,
     SliceStatistics,
@@ -158,17 +159,24 @@ def _clusters(group: Sequence[MatchedRows], epochs: list[int]) -> ClusterArray:
 class SliceAccumulator(PaneAccumulator[MatchedRows, SliceStatistics]):
     """Brings matched Gaussians into the regression statistics.
 
-    live  running totals on the export bins, of what came in time; by space
+    live     running totals on the export bins, of what came in time; by space
+    sampler  keeps some of the rows, if it is to
     """
 
     def __init__(
-        self, binning: Binning, windows: Windows, edges: ExportEdges, fold_rows: int
+        self,
+        binning: Binning,
+        windows: Windows,
+        edges: ExportEdges,
+        fold_rows: int,
+        sampler: Sampler | None = None,
     ) -> None:
         super().__init__(windows, fold_rows)
         self.binning = binning
         self.edges = edges
         self.live: dict[Space, BinTotals] = {}
         self._memory: dict[Space, ClusterMemory] = {}
+        self.sampler = Sampler(0) if sampler is None else sampler
 
     def begin_anew(self) -> None:
         """Puts all that came so far behind every window, since time has jumped. Cheap."""
@@ -197,6 +205,7 @@ class SliceAccumulator(PaneAccumulator[MatchedRows, SliceStatistics]):
     def _fold(self, waiting: list[MatchedRows]) -> Iterator[None]:
         """Folds at most CHUNK rows at one stage, or one slice, in a step."""
         changes = PaneChanges(self)
+        sampled = SampleChanges()
         memory = self._memory
         live: list[tuple[Space, SparseSums]] = []
         for group in _groups(waiting):
@@ -222,7 +231,9 @@ class SliceAccumulator(PaneAccumulator[MatchedRows, SliceStatistics]):
                 more = Stages(statistics[0], statistics[-1])
                 changes.put(index, key, more.negated() if retracts else more)
                 yield
+            yield from self.sampler.changed(group, sampled)
         self.take(changes)
+        self.sampler.take(sampled)
         for space, cells in live:
             yield
             self.totals(space).add(cells)

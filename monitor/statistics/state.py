@@ -45,6 +45,7 @@ from monitor.statistics.observations import (
     sum_by_slot,
 )
 from monitor.statistics.predicted import PredictedStatistics
+from monitor.statistics.sample import SampledSlice, gained, united
 from monitor.statistics.vehicles import NO_VEHICLES, VehicleRows
 from monitor.statistics.windows import PaneKey, S, Windows, advance, put, same_parts
 
@@ -407,6 +408,7 @@ class StatisticsState:
     predicted     slices of which detections have come, labelled or not
     holds         uploads of vehicles that are among these
     vehicles      a row of sums of each vehicle and slice, where uploads brought them
+    sample        some of the rows since epoch, if they were asked for
     """
 
     binning: Binning
@@ -418,6 +420,7 @@ class StatisticsState:
     predicted: tuple[PredictedSliceState, ...] = ()
     holds: Holdings = NOTHING_HELD
     vehicles: VehicleRows = NO_VEHICLES
+    sample: tuple[SampledSlice, ...] = ()
 
     def merge(self, other: StatisticsState) -> StatisticsState:
         """Adds up what both have counted, as of the later clock.
@@ -451,6 +454,7 @@ class StatisticsState:
             predicted=_united(chain(self.predicted, other.predicted), self.windows, clock_ns),
             holds=self.holds.merge(other.holds),
             vehicles=self.vehicles.merge(other.vehicles),
+            sample=united(chain(self.sample, other.sample)),
         )
 
     def since(self, earlier: StatisticsState) -> Generator[None, None, StatisticsState]:
@@ -468,12 +472,13 @@ class StatisticsState:
             class_slices=(yield from _since(self.class_slices, earlier.class_slices, *at)),
             predicted=(yield from _since(self.predicted, earlier.predicted, *at)),
             vehicles=self.vehicles.merge(earlier.vehicles.negated()),
+            sample=(yield from gained(self.sample, earlier.sample)),
         )
 
     def in_order(self) -> StatisticsState:
         """Sorts the slices, so that equal statistics are equal bytes whoever was seen first."""
 
-        def space(entry: SliceState | PredictedSliceState) -> tuple[Any, ...]:
+        def space(entry: SliceState | PredictedSliceState | SampledSlice) -> tuple[Any, ...]:
             return entry.name, entry.overflow, entry.space.number
 
         def classes(entry: ClassSliceState) -> tuple[Any, ...]:
@@ -484,6 +489,7 @@ class StatisticsState:
             slices=tuple(sorted(self.slices, key=space)),
             class_slices=tuple(sorted(self.class_slices, key=classes)),
             predicted=tuple(sorted(self.predicted, key=space)),
+            sample=tuple(sorted(self.sample, key=space)),
         )
 
 
@@ -579,6 +585,7 @@ def check_spaces(state: StatisticsState, known: Collection[Space], most: int) ->
     spaces = set(known)
     placed = [(f"slices[{i}]", entry.space) for i, entry in enumerate(state.slices)]
     placed += [(f"predicted[{i}]", entry.space) for i, entry in enumerate(state.predicted)]
+    placed += [(f"sample[{i}]", entry.space) for i, entry in enumerate(state.sample)]
     for where, space in placed:
         spaces.add(space)
         if len(spaces) > most:

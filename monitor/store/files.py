@@ -208,6 +208,14 @@ def write_body(file: BinaryIO, parts: Iterable[bytes]) -> int:
     return _HEAD.size + length
 
 
+def is_body(path: Path, kind: Kind = STATISTICS) -> bool:
+    """Tells by its first bytes whether a file was written so. Raises OSError."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(kind.magic)) == kind.magic
+
+
 def read_body(path: Path, kind: Kind = STATISTICS) -> bytes:
     """Returns the bytes that were written. Raises UnusableFile, OSError."""
     is_regular(path)

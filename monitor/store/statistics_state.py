@@ -37,6 +37,7 @@ from monitor.statistics.predicted import (
     PredictedStatistics,
     no_predicted,
 )
+from monitor.statistics.sample import SampledSlice
 from monitor.statistics.state import (
     ClassSliceState,
     ClassStages,
@@ -53,6 +54,7 @@ from monitor.statistics.state import (
 )
 from monitor.statistics.vehicles import RowKey, VehicleRow, VehicleRows, add_row
 from monitor.statistics.windows import PaneKey, Summable, Windows, put
+from monitor.store.sampled_rows import decode_sampled, encode_sampled
 from monitor.store.state_definitions import (
     InvalidState,
     checked_class_names,
@@ -87,6 +89,7 @@ _IDENTITY = {
     "PredictedPaneState": {"level", "number"},
     "Holding": {"vehicle", "epoch"},
     "VehicleRow": {"name", "overflow", "dimensions", "angles_in_joint", "vehicles"},
+    "SampledSlice": {"name", "overflow", "dimensions", "angles_in_joint", "most"},
 }
 
 
@@ -524,6 +527,9 @@ def serialised(stored: StoredState, known: PaneBytes | None = None) -> Iterator[
             yield framed(pb.StatisticsState.PREDICTED_FIELD_NUMBER, part)
     for table in encode_vehicles(state.vehicles, PART_BYTES):
         yield framed(pb.StatisticsState.VEHICLES_FIELD_NUMBER, table)
+    for sampled in state.sample:
+        for part in encode_sampled(sampled):
+            yield framed(pb.StatisticsState.SAMPLE_FIELD_NUMBER, part)
     if stored.unknown:
         yield stored.unknown
 
@@ -552,6 +558,7 @@ def decode(parts: Iterable[pb.StatisticsState]) -> StoredState:
     predicted: dict[Any, PredictedSliceState] = {}
     holds = Holdings()
     vehicles: dict[str, dict[RowKey, VehicleRow]] = {}
+    sample: list[SampledSlice] = []
     unknown: list[bytes] = []
     unknown_bytes = 0
     numbers, class_numbers, predicted_numbers, row_numbers = count(), count(), count(), count()
@@ -577,6 +584,10 @@ def decode(parts: Iterable[pb.StatisticsState]) -> StoredState:
         for table in part.vehicles:
             for vehicle, key, row in decode_vehicles(table, f"vehicles[{next(row_numbers)}]"):
                 add_row(vehicles.setdefault(vehicle, {}), key, row)
+        for some in part.sample:
+            # A place for what newer code has added has no rows in it.
+            if some.key:
+                sample.append(decode_sampled(some, f"sample[{len(sample)}]"))
         # Of the version before, and of that sidecar alone.
         part.ClearField("progress")
         if keep_unknown(part):
@@ -588,15 +599,10 @@ def decode(parts: Iterable[pb.StatisticsState]) -> StoredState:
     binning, windows, slicing = definitions
     regression, classes = tuple(slices.values()), tuple(class_slices.values())
     read = StatisticsState(
-        binning,
-        windows,
-        clock_ns,
-        regression,
-        classes,
-        slicing,
-        tuple(predicted.values()),
+        *(binning, windows, clock_ns, regression, classes, slicing, tuple(predicted.values())),
         holds,
         VehicleRows({vehicle: rows for vehicle, rows in vehicles.items() if rows}),
+        tuple(sample),
     )
     # Parts that came before the last clock are brought up to it.
     state = StatisticsState(binning, windows, slicing=slicing).merge(read)

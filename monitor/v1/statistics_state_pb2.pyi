@@ -216,8 +216,30 @@ class VehicleRow(_message.Message):
     change: ExactSums
     def __init__(self, name: _Optional[str] = ..., overflow: bool = ..., dimensions: _Optional[_Iterable[_Union[_frame_pb2.Dimension, _Mapping]]] = ..., angles_in_joint: bool = ..., vehicles: _Optional[_Iterable[str]] = ..., raw: _Optional[_Union[ExactSums, _Mapping]] = ..., change: _Optional[_Union[ExactSums, _Mapping]] = ...) -> None: ...
 
+class SampledSlice(_message.Message):
+    __slots__ = ("name", "overflow", "dimensions", "angles_in_joint", "most", "key", "revision", "value", "track")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OVERFLOW_FIELD_NUMBER: _ClassVar[int]
+    DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
+    ANGLES_IN_JOINT_FIELD_NUMBER: _ClassVar[int]
+    MOST_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    TRACK_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    overflow: bool
+    dimensions: _containers.RepeatedCompositeFieldContainer[_frame_pb2.Dimension]
+    angles_in_joint: bool
+    most: int
+    key: _containers.RepeatedScalarFieldContainer[int]
+    revision: _containers.RepeatedScalarFieldContainer[int]
+    value: _containers.RepeatedScalarFieldContainer[float]
+    track: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, name: _Optional[str] = ..., overflow: bool = ..., dimensions: _Optional[_Iterable[_Union[_frame_pb2.Dimension, _Mapping]]] = ..., angles_in_joint: bool = ..., most: _Optional[int] = ..., key: _Optional[_Iterable[int]] = ..., revision: _Optional[_Iterable[int]] = ..., value: _Optional[_Iterable[float]] = ..., track: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class StatisticsState(_message.Message):
-    __slots__ = ("version", "bins", "windows", "clock_ns", "slices", "class_slices", "slicing", "progress", "predicted", "holds", "vehicles")
+    __slots__ = ("version", "bins", "windows", "clock_ns", "slices", "class_slices", "slicing", "progress", "predicted", "holds", "vehicles", "sample")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     BINS_FIELD_NUMBER: _ClassVar[int]
     WINDOWS_FIELD_NUMBER: _ClassVar[int]
@@ -229,6 +251,7 @@ class StatisticsState(_message.Message):
     PREDICTED_FIELD_NUMBER: _ClassVar[int]
     HOLDS_FIELD_NUMBER: _ClassVar[int]
     VEHICLES_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_FIELD_NUMBER: _ClassVar[int]
     version: int
     bins: BinDefinition
     windows: WindowDefinition
@@ -240,4 +263,5 @@ class StatisticsState(_message.Message):
     predicted: _containers.RepeatedCompositeFieldContainer[PredictedSliceState]
     holds: _containers.RepeatedCompositeFieldContainer[Holding]
     vehicles: _containers.RepeatedCompositeFieldContainer[VehicleRow]
-    def __init__(self, version: _Optional[int] = ..., bins: _Optional[_Union[BinDefinition, _Mapping]] = ..., windows: _Optional[_Union[WindowDefinition, _Mapping]] = ..., clock_ns: _Optional[int] = ..., slices: _Optional[_Iterable[_Union[SliceState, _Mapping]]] = ..., class_slices: _Optional[_Iterable[_Union[ClassSliceState, _Mapping]]] = ..., slicing: _Optional[_Union[SliceDefinition, _Mapping]] = ..., progress: _Optional[_Union[_ledger_pb2.KeptProgress, _Mapping]] = ..., predicted: _Optional[_Iterable[_Union[PredictedSliceState, _Mapping]]] = ..., holds: _Optional[_Iterable[_Union[Holding, _Mapping]]] = ..., vehicles: _Optional[_Iterable[_Union[VehicleRow, _Mapping]]] = ...) -> None: ...
+    sample: _containers.RepeatedCompositeFieldContainer[SampledSlice]
+    def __init__(self, version: _Optional[int] = ..., bins: _Optional[_Union[BinDefinition, _Mapping]] = ..., windows: _Optional[_Union[WindowDefinition, _Mapping]] = ..., clock_ns: _Optional[int] = ..., slices: _Optional[_Iterable[_Union[SliceState, _Mapping]]] = ..., class_slices: _Optional[_Iterable[_Union[ClassSliceState, _Mapping]]] = ..., slicing: _Optional[_Union[SliceDefinition, _Mapping]] = ..., progress: _Optional[_Union[_ledger_pb2.KeptProgress, _Mapping]] = ..., predicted: _Optional[_Iterable[_Union[PredictedSliceState, _Mapping]]] = ..., holds: _Optional[_Iterable[_Union[Holding, _Mapping]]] = ..., vehicles: _Optional[_Iterable[_Union[VehicleRow, _Mapping]]] = ..., sample: _Optional[_Iterable[_Union[SampledSlice, _Mapping]]] = ...) -> None: ...

@@ -4,6 +4,7 @@ which frames pass, and what a restart or another sidecar brings."""
 from __future__ import annotations
 
 from collections.abc import Generator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from monitor.config import Config
-from monitor.frames.frame import MatchedClasses, MatchedRows
+from monitor.frames.frame import MatchedClasses, MatchedRows, Origin
 from monitor.frames.slices import TOTAL
 from monitor.frames.space import plain_space
 from monitor.pipeline.live_statistics import LiveStatistics
@@ -36,8 +37,12 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def empty(limits: dict[str, Any] | None = None, **changes: Any) -> LiveStatistics:
-    config = {"statistics": SETTINGS | changes, "limits": limits or {}}
+def empty(limits: dict[str, Any] | None = None, sample: int = 0, **changes: Any) -> LiveStatistics:
+    config = {
+        "statistics": SETTINGS | changes,
+        "limits": limits or {},
+        "fleet": {"sample": sample},
+    }
     return LiveStatistics(Config.model_validate(config))
 
 
@@ -297,3 +302,33 @@ def test_an_import_of_more_spaces_or_lists_of_classes_than_there_is_room_for_is_
     with pytest.raises(IncompatibleStatistics, match=r"class_slices\[3\].*a3, b.*max_slices"):
         imported(ours, other(lists=4))
     assert imported(ours, other(lists=3)) == (0, 2)
+
+
+def test_a_sample_goes_through_a_restart_and_no_farther_than_it_is_asked_for():
+    """Labels of frames before the restart are retracted after it."""
+    frames = [
+        replace(rows, origin=Origin("s", i, rows.stamp_ns, np.arange(rows.n), rows.error + i))
+        for i in range(40)
+        for rows in [rows_at(i, seed=i)]
+    ]
+    frames += [replace(rows, retracts=True) for rows in frames[10:30:3]]
+    whole = state_of(fed(live(sample=8), *frames))
+    before = fed(live(sample=8), *frames[:25])
+    after = live(sample=8)
+    imported(after, before)
+    assert parts_of(state_of(fed(after, *frames[25:]))) == parts_of(whole)
+    assert [rows[1] for rows in parts_of(whole)] == [8, 8]
+    fewer, none = live(sample=3), live()
+    for other in (fewer, none):
+        imported(other, before)
+    assert [rows[1] for rows in parts_of(state_of(fewer))] == [3, 3]
+    assert state_of(none).sample == ()
+    assert state_of(fed(live(), *frames)).sample == ()
+
+
+def parts_of(state: StatisticsState) -> list[tuple[str, int, bytes, bytes]]:
+    """Slices with how many rows they have, and these."""
+    return [
+        (entry.name, entry.rows.key.size, entry.rows.values.tobytes(), entry.rows.key.tobytes())
+        for entry in state.sample
+    ]

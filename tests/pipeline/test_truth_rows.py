@@ -46,6 +46,11 @@ def test_what_is_learned_from_is_what_is_counted_as_it_was_sent(recalibrated):
     assert counted.unchanged is not recalibrated
     factor = 4.0 if recalibrated else 1.0
     assert np.allclose(counted.recalibrated_covariance, factor * counted.covariance)
+    origin = counted.origin
+    assert origin is not None
+    assert (origin.stream, origin.frame_id, origin.stamp_ns) == (HEADER.stream, 1, 5)
+    assert np.array_equal(origin.row, ROWS)
+    assert np.array_equal(origin.mean, BATCH.mean[ROWS])
     assert (learned.stamp_ns, learned.source) == (counted.stamp_ns, counted.source) == (5, 3)
     assert (learned.delay_ns, counted.live) == (11, False)
     assert learned.tracks is counted.tracks

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -23,6 +23,8 @@ from monitor.commands.apply import (
     read_model,
     recalibrate_gaussians,
 )
+from monitor.commands.fit.of_state import evidence_of, fitted_on, is_state, told_of
+from monitor.commands.fit.slice_remarks import remarks
 from monitor.commands.held_out import PARTS, HeldOut, dealt, told
 from monitor.commands.options import (
     above_zero,
@@ -53,7 +55,6 @@ from monitor.commands.recordings import (
 )
 from monitor.frames.slices import RangeBuckets, SliceBy
 from monitor.frames.space import FloatArray, IntArray, Space
-from monitor.recalibration.binned import HistogramBinning, IsotonicStd
 from monitor.recalibration.class_probabilities import ClassRows
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.fitting import (
@@ -63,37 +64,30 @@ from monitor.recalibration.fitting import (
     FitOptions,
     FitSlice,
     SliceFit,
-    fit_slices,
-    prior_strength,
-    worth,
+    fit_selection,
 )
 from monitor.recalibration.processes.cauchy import LEVELS, SURROGATE_LEVEL
 from monitor.recalibration.processes.process_fit import INDUCING
 from monitor.recalibration.processes.sparse_process import MOST_INDUCING
 from monitor.recalibration.recalibrator import (
+    NO_PERIOD,
     Basis,
     Clock,
     Identity,
     InvalidRecalibrator,
     Period,
-    Recalibrator,
     UnfitData,
 )
 from monitor.recalibration.rejection import RejectedBy, Rejection, fit_rejection, normalised_entropy
 from monitor.recalibration.scaling import (
     TIME_CONSTANT_S,
     WIDE,
-    AdaptiveScaling,
     Clamp,
     CovarianceScaling,
     FullInput,
     Objective,
-    Prior,
-    Scaled,
-    VarianceScaling,
 )
 from monitor.recalibration.selection import CLASS_METHODS, AnySelection, ClassSelection, Selection
-from monitor.statistics.verdicts import FEWEST_TO_JUDGE
 from monitor.store.class_recordings import ClassRecording, read_class_recording, require_labels
 from monitor.store.recordings import IN_MEMORY, RECALIBRATED, Recording, Source
 
@@ -108,10 +102,6 @@ _OF_CLASSES = "temperature"
 
 # Tracks, and independent rows, up to which a slice leans on the wider one with all its weight.
 FEWEST_TO_STAND_ALONE = 30.0
-
-# Relative change of a factor on σ below which a remark leaves it out.
-_SHOWS = 0.02
-
 
 # A model, what it rests on, remarks to print, and what it does to tracks that it has not seen.
 Fitted: TypeAlias = tuple[AnySelection, Basis | None, list[str], tuple[HeldOut, ...]]
@@ -132,7 +122,7 @@ def fit_gaussians(
             f"the file was recalibrated before (it has the column '{RECALIBRATED}'): what is "
             "fitted corrects what it says now, not what the detector reports"
         )
-    previous = _previous(options, recording)
+    previous = _previous(options, recording.space)
     usable = usable_truth(recording)
     kept = np.flatnonzero(usable.rows)
     if kept.size == 0 and options.method != Identity.method:
@@ -198,6 +188,44 @@ def fit_gaussians(
     return selection, selection.basis, lines, judged
 
 
+def fit_state(options: argparse.Namespace) -> Fitted:
+    """Fits the sums of a state; remarks are on what it is of, and on slices that lean on others.
+
+    Raises UnusableFile, InvalidState, IncompatibleStatistics, UnfitData, ValueError.
+    """
+    wanted = FitOptions(**{name: getattr(options, name) for name in _OF_METHODS})
+    evidence = evidence_of(options)
+    previous = _previous(options, evidence.space)
+    by = tuple(options.by or ())
+    slices = evidence.divided(by)
+    with working("fitting"):
+        selection, found = fit_selection(
+            options.method,
+            wanted,
+            evidence.space.names,
+            evidence.taken(options.method),
+            [(entry, evidence.taken(options.method, entry.rows)) for entry in slices],
+            strength=options.prior_strength or PRIOR_STRENGTH,
+            fewest=fewest_tracks(options),
+            periods=dict.fromkeys((WHOLE, *(entry.name for entry in slices)), NO_PERIOD),
+            fitted_on={"file": _name(options.file), **fitted_on(evidence)},
+            ranges=evidence.ranges if SliceBy.RANGE in by else None,
+            previous=previous,
+        )
+    what = _what(options.method, selection)
+    lines = [
+        f"{_name(options.file)}: {told_of(evidence)}, fitted on {what}; not judged on tracks that "
+        "it has not seen: use evaluate --model on drives that are not in it"
+    ]
+    return selection, selection.basis, lines + list(remarks(selection, found, wanted, previous)), ()
+
+
+def _what(method: str, selection: Selection) -> str:
+    if FITTINGS[method].sums or selection.basis is None:
+        return "their sums"
+    return f"a sample of {selection.basis.rows:,} of them"
+
+
 def _proven(selection: Selection, worth: Collection[str]) -> Selection:
     """Leaves rows as they are, by slice and those of no slice, unless the fit is worth it there."""
     return replace(
@@ -223,49 +251,26 @@ def _fitted(
     kept   (n,) numbers of the rows in the recording
     share  of all usable rows that these are
     """
-    fitting = FITTINGS[options.method]
-    strength = options.prior_strength or PRIOR_STRENGTH
-
-    def fit(part: FitRows, prior: Prior[Any] | None) -> Recalibrator:
-        return fitting.fit(part, wanted, prior)
-
-    earlier: Prior[Any] | None = None
-    if previous is not None:
-        earlier = Prior(previous.fallback, prior_strength(rows, strength))
-    whole = fit(rows, earlier)
     slices = _slices(options, recording, kept)
-    found = fit_slices(
+    periods = {entry.name: period_of(recording, kept[entry.rows]) for entry in slices}
+    return fit_selection(
+        options.method,
+        wanted,
+        recording.space.names,
+        rows,
         [(entry, rows.take(entry.rows)) for entry in slices],
-        fit,
-        SliceFit(rows, whole, None),
-        strength=strength if fitting.borrows else None,
-        least=fitting.least,
-        fewest=share
-        * (FEWEST_TO_STAND_ALONE if options.fewest_tracks is None else options.fewest_tracks),
+        strength=options.prior_strength or PRIOR_STRENGTH,
+        fewest=share * fewest_tracks(options),
+        periods={WHOLE: period_of(recording, kept), **periods},
+        fitted_on={"file": _name(options.file), "rows": rows.n, "classes": list(recording.classes)},
+        ranges=_ranges(options, recording.space),
         previous=previous,
     )
-    periods = {entry.name: period_of(recording, kept[entry.rows]) for entry in slices}
-    by_slice: dict[str, Recalibrator] = {}
-    bases: dict[str, Basis] = {}
-    for name, made in found.items():
-        if made.recalibrator is None:
-            continue
-        by_slice[name] = made.recalibrator
-        basis = basis_of(made.rows, periods[name], made.leans_on)
-        if made.reason and previous is not None:
-            basis = previous.bases.get(name)
-        if basis is not None:
-            bases[name] = basis
-    selection = Selection(
-        recording.space.names,
-        whole,
-        by_slice,
-        {"file": _name(options.file), "rows": rows.n, "classes": list(recording.classes)},
-        basis_of(rows, period_of(recording, kept), None if previous is None else previous.version),
-        bases,
-        _ranges(options, recording.space),
-    )
-    return selection, found
+
+
+def fewest_tracks(options: argparse.Namespace) -> float:
+    """Tracks, and independent rows, up to which a slice leans on the wider one."""
+    return FEWEST_TO_STAND_ALONE if options.fewest_tracks is None else options.fewest_tracks
 
 
 def _name(file: Source) -> str:
@@ -317,20 +322,12 @@ def period_of(recording: Recording | ClassRecording, rows: IntArray) -> Period:
     return times[rows].min().item(), times[rows].max().item(), clock
 
 
-def basis_of(rows: FitRows, period: Period, borrows_from: str | None) -> Basis | None:
-    """Basis of a fit on these rows; None without rows."""
-    if rows.n == 0:
-        return None
-    first, last, clock = period
-    return Basis(rows.n, rows.tracks, rows.n * rows.weight, first, last, clock, borrows_from)
-
-
-def _previous(options: argparse.Namespace, recording: Recording) -> Selection | None:
+def _previous(options: argparse.Namespace, space: Space) -> Selection | None:
     """Reads the selection of --previous. Raises InvalidRecalibrator where it is of another kind."""
     if options.previous is None:
         return None
     previous = read_model(options.previous)
-    check_dimensions(previous, recording.space)
+    check_dimensions(previous, space)
     others = {one.method for one in previous.recalibrators} - {options.method}
     if others:
         raise InvalidRecalibrator(
@@ -364,70 +361,6 @@ def _slices(
         for entry in parts_of(recording, ranges).slices(options.by)
         for usable in [place[entry.rows]]
     )
-
-
-def remarks(
-    selection: Selection,
-    found: Mapping[str, SliceFit],
-    wanted: FitOptions,
-    previous: Selection | None,
-) -> Iterator[str]:
-    """Remarks on slices that lean on others or are left to them, and on factors that were stopped.
-
-    found     what came of each slice
-    previous  the selection that the fit was drawn towards
-    """
-    for name, fit in found.items():
-        if fit.recalibrator is None:
-            to = "the fallback" if fit.leans_on == WHOLE else fit.leans_on
-            yield f"slice {name} is left to {to}: {fit.reason}"
-        elif fit.reason:
-            yield f"slice {name} stays as in {fit.leans_on}: {fit.reason}"
-        else:
-            yield f"slice {name}: {selection.bases[name]}{_drawn(fit, selection.dimensions)}"
-    # A factor that was stopped is more often a mistake in the file than of the detector.
-    clamp = wanted.clamp or WIDE
-    where = "--clamp" if wanted.clamp else f"{WIDE.lowest:g}:{WIDE.highest:g}, and no further"
-    for name, one in {"all rows": selection.fallback, **selection.by_slice}.items():
-        stopped = [selection.dimensions[i] for i in _stopped(one, clamp)]
-        if stopped:
-            yield (
-                f"{name}: the factor on σ of {', '.join(stopped)} is at an end of {where}: "
-                "are units, matches and rows right?"
-            )
-    for name in sorted(() if previous is None else previous.by_slice):
-        if name not in selection.by_slice:
-            yield f"slice {name} of --previous has no rows here, and is in the new model no more"
-
-
-def _drawn(fit: SliceFit, dimensions: Sequence[str]) -> str:
-    """Says how far a slice was drawn towards the wider one; nothing where that hardly shows."""
-    own, made = fit.alone, fit.recalibrator
-    if not (isinstance(own, Scaled) and isinstance(made, Scaled)):
-        return ""
-    pairs = tuple(zip(dimensions, own.scale, made.scale, strict=True))
-    moved = [f"{name} {a:.2f} to {b:.2f}" for name, a, b in pairs if abs(b / a - 1) > _SHOWS]
-    if not moved:
-        return ""
-    said = f", which draws its factors on σ: {', '.join(moved)}"
-    if fit.rows.tracks < FEWEST_TO_JUDGE:
-        return said
-    # A slice worth twice as many stands alone.
-    enough = max(int(worth(fit.rows) / 2), 1)
-    return f"{said} (--fewest-tracks {enough} if {fit.rows.tracks} tracks are enough)"
-
-
-def _stopped(one: Recalibrator, clamp: Clamp) -> list[int]:
-    """Positions of the dimensions with a factor on σ at an end of its range."""
-    match one:
-        case VarianceScaling() | CovarianceScaling() | AdaptiveScaling():
-            ends = clamp.reached(one)
-        case HistogramBinning(factors=curves) | IsotonicStd(factor=curves):
-            inside = [all(clamp.lowest < f < clamp.highest for f in curve) for curve in curves]
-            ends = tuple(not whole for whole in inside)
-        case _:
-            ends = ()
-    return [i for i, at_an_end in enumerate(ends) if at_an_end]
 
 
 def fit_class_probabilities(options: argparse.Namespace) -> Fitted:
@@ -490,6 +423,7 @@ EXAMPLE = """examples:
   calibration-monitor fit drive.csv.gz --method gp-normal --by class,range --output process.json
   calibration-monitor fit drive.csv.gz --method adaptive-scaling --label-delay 3s --output now.json
   calibration-monitor fit drive.npz --method variance-scaling --previous old.json --output new.json
+  calibration-monitor fit fleet.state --method variance-scaling --by class --output fleet.json
   calibration-monitor fit classes.npz --method temperature --output temperature.json"""
 
 # Options of single methods.
@@ -498,14 +432,16 @@ _OF_METHODS = tuple(field.name for field in fields(FitOptions))
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the verb."""
-    parser.add_argument("file", metavar="FILE", help="recorded detections with ground truth")
+    parser.add_argument(
+        "file", metavar="FILE", help="recorded detections with ground truth, or a state of `merge`"
+    )
     add_selection(parser)
     parser.add_argument(
         "--method",
         choices=(*FITTINGS, *CLASS_METHODS),
         help=f"default {CovarianceScaling.method}; of class probabilities {_OF_CLASSES}",
     )
-    parser.add_argument("--output", metavar="F", required=True, help="JSON file to write")
+    parser.add_argument("-o", "--output", metavar="F", required=True, help="JSON file to write")
     add_flag(parser, "--no-held-out", "do not judge the fit on tracks that it has not seen")
     text = "leave slices as the detector reports them unless the fit is worth it on held-out tracks"
     add_flag(parser, "--proven-only", text)
@@ -585,12 +521,16 @@ def run(options: argparse.Namespace) -> int:
 
     Raises RecordingError, UnfitData, InvalidRecalibrator, CannotWrite, ValueError.
     """
+    state = is_state(options.file)
+    if options.method is None and state:
+        options.method = CovarianceScaling.method
     if options.method is None:
         classes = read_class_recording(options.file, options.rows, options.map)
         alone = classes is not None and not classes.gaussians
         options.method = _OF_CLASSES if alone else CovarianceScaling.method
     check(options)
     fit = fit_class_probabilities if options.method in CLASS_METHODS else fit_gaussians
+    fit = fit_state if state else fit
     model, basis, lines, judged = fit(options)
     write_output(options.output, document_of(model))
     rows = "no rows" if basis is None else str(basis)
@@ -606,7 +546,7 @@ def run(options: argparse.Namespace) -> int:
     }
     written = f"{model.version}{_made_of(model)} fitted on {rows}, written to {options.output}"
     judgeable = not isinstance(model, ClassSelection) and options.method != Identity.method
-    if judgeable and not options.no_held_out:
+    if judgeable and not (options.no_held_out or state):
         lines.append(told(judged) + "\n")
     tell(options, document, "\n".join([*lines, written]))
     return 0
