@@ -22,6 +22,7 @@ import apache_beam as beam
 from apache_beam.io import fileio
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 
 from monitor.config import Config, load
 from monitor.fleet.counting import (
@@ -107,14 +108,17 @@ class CountFrames(beam.CombineFn):  # type: ignore[misc]
         return state, dict(account)
 
 
-def one_of_each(states: Any) -> Any:
-    """Takes states that hold the same uploads once, of a collection of bytes."""
-    return (
-        states
-        | "by uploads" >> beam.Map(lambda state: (identity(state), state))
-        | "together" >> beam.GroupByKey()
-        | "one of each" >> beam.MapTuple(lambda _, same: min(same))
-    )
+class OneOfEach(beam.PTransform):  # type: ignore[misc]
+    """Takes states that hold the same uploads once under each key, of pairs of key and state."""
+
+    def expand(self, input_or_inputs: Any) -> Any:
+        """Groups them by the uploads that they hold."""
+        return (
+            input_or_inputs
+            | "by uploads" >> beam.MapTuple(lambda key, state: ((key, identity(state)), state))
+            | "together" >> beam.GroupByKey()
+            | "one of each" >> beam.MapTuple(lambda name, same: (name[0], min(same)))
+        )
 
 
 class _Read(beam.DoFn):  # type: ignore[misc]
@@ -163,6 +167,16 @@ class _Split(beam.DoFn):  # type: ignore[misc]
         _, (state, account) = element
         yield state
         yield from _told(account)
+
+
+def pipeline_of(options: list[str]) -> beam.Pipeline:
+    """Makes a pipeline by the options of Beam; in this process, unless they name a runner.
+
+    Beam's own default tries a program first that it would download.
+    """
+    parsed_options = PipelineOptions(options)
+    named = any(one.partition("=")[0] == "--runner" for one in options)
+    return beam.Pipeline(None if named else FnApiRunner(), options=parsed_options)
 
 
 def count_logs(
@@ -266,7 +280,7 @@ def main(arguments: list[str] | None = None) -> int:
         options.dimensions, options.angles, options.map, options.label_map, options.assume_std
     )
     state, told = f"{options.output}.state", f"{options.output}.json"
-    with beam.Pipeline(options=PipelineOptions(of_beam)) as pipeline:
+    with pipeline_of(of_beam) as pipeline:
         merged, account = count_logs(
             pipeline, options.detections, options.labels, config, how, time.time_ns()
         )
