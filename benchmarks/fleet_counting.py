@@ -1,8 +1,9 @@
 """Measures how fast logged frames are counted on Beam's in-process runner, beside a plain loop.
 
-Both count the same frames to the same bytes, in turn and in the same run, once from memory and once
-from Parquet files with labels in files of their own. CPU time, so that rows a second are those of
-one core; the ratio travels better than absolute numbers. Needs the extra `beam`.
+Both read, join and count the same Parquet files to the same bytes, in turn and in the same run:
+files with their truth, and files with labels apart, which have to be matched. CPU time, so that
+rows a second are those of one core; the ratio travels better than absolute numbers. Needs the
+extra `beam`.
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ import logging
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
 from benchmarks.machine import machine
 from monitor.config import Config
-from monitor.fleet.beam import CountFrames, MergeStates, main, pipeline_of
+from monitor.fleet.beam import main
 from monitor.fleet.counting import (
     Account,
     Joined,
@@ -42,7 +43,7 @@ OBJECTS, NAMES, CLASSES, HOW, CONFIG = 200, "xyz", ("Bus", "Car", "Van"), Column
 
 
 def write(folder: Path, vehicle: int, frames: int) -> None:
-    """Writes a drive of a vehicle at 10 Hz: detections, and labels apart."""
+    """Writes a drive of a vehicle at 10 Hz: detections with their truth, and without; labels."""
     random, rows = np.random.default_rng(vehicle), frames * OBJECTS
     number = np.repeat(np.arange(frames), OBJECTS)
     truth = np.tile(random.uniform(-80, 80, (OBJECTS, 3)), (frames, 1)) + 0.1 * number[:, None]
@@ -60,53 +61,41 @@ def write(folder: Path, vehicle: int, frames: int) -> None:
     ours["cov_x_y"] = 0.3 * sigma[:, 0] * sigma[:, 1]
     theirs = {name: truth[:, i] for i, name in enumerate(NAMES)}
     theirs["gt_id"] = np.tile(np.arange(1, OBJECTS + 1), frames)
+    true = {f"gt_{name}": truth[:, i] for i, name in enumerate(NAMES)} | {"gt_id": theirs["gt_id"]}
     parquet.write_table(pa.table(of | ours), folder / f"detections-{vehicle}.parquet")
+    parquet.write_table(pa.table(of | ours | true), folder / f"whole-{vehicle}.parquet")
     parquet.write_table(pa.table(of | theirs), folder / f"labels-{vehicle}.parquet")
 
 
-def read(folder: Path) -> list[tuple[bytes, Joined]]:
+def read(folder: Path, detections: str, labels: str) -> list[tuple[bytes, Joined]]:
     """Reads and joins all files in one process; piece and frame."""
     ours, theirs, keys = defaultdict(list), defaultdict(list), {}
-    for path in sorted(folder.glob("detections-*")):
+    for path in sorted(folder.glob(detections)):
         with path.open("rb") as file:
             for frame in detections_in(file, path.name, HOW, Account()):
                 keys[frame_key(frame)] = piece_key(frame, CONFIG)
                 ours[frame_key(frame)].append(packed(frame))
-    for path in sorted(folder.glob("labels-*")):
+    for path in sorted(folder.glob(labels or "none")):
         with path.open("rb") as file:
-            for labels in objects_in(file, path.name, HOW, Account()):
-                theirs[frame_key(labels)].append(packed(labels))
+            for told in objects_in(file, path.name, HOW, Account()):
+                theirs[frame_key(told)].append(packed(told))
     found = ((keys[key], joined(frames, theirs[key])[0]) for key, frames in ours.items())
     return [(piece, frame) for piece, frame in found if frame is not None]
 
 
-def plainly(frames: Iterable[tuple[bytes, Joined]]) -> bytes:
+def plainly_from(folder: Path, detections: str, labels: str) -> bytes:
     """Counts frames in a loop."""
     pieces = defaultdict(list)
-    for piece, frame in frames:
+    for piece, frame in read(folder, detections, labels):
         pieces[piece].append(frame)
     return merged(counted(of, CONFIG)[0] for of in pieces.values())
 
 
-def on_beam(frames: list[tuple[bytes, Joined]], target: Path) -> bytes:
-    """Counts frames by CountFrames and MergeStates."""
-    with pipeline_of([]) as pipeline:
-        (
-            pipeline
-            | beam.Create(frames, reshuffle=False)
-            | beam.CombinePerKey(CountFrames(CONFIG))
-            | beam.MapTuple(lambda _, found: found[0])
-            | beam.CombineGlobally(MergeStates())
-            | beam.Map(target.write_bytes)
-        )
-    return target.read_bytes()
-
-
-def files_on_beam(folder: Path) -> bytes:
+def on_beam(folder: Path, detections: str, labels: str) -> bytes:
     """Runs the command of the documentation."""
-    given = {"detections": "detections-*", "labels": "labels-*", "output": "fleet"}
+    given = {"detections": detections, "labels": labels, "output": "fleet"}
     with contextlib.redirect_stdout(io.StringIO()):
-        main([f"--{name}={folder / value}" for name, value in given.items()])
+        main([f"--{name}={folder / value}" for name, value in given.items() if value])
     return read_body(folder / "fleet.state")
 
 
@@ -125,7 +114,7 @@ def compare(name: str, rows: int, rounds: int, *calls: Callable[[], bytes]) -> N
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--frames", type=int, default=600, help="of each of four vehicles")
+    parser.add_argument("--frames", type=int, default=300, help="of each of four vehicles")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     logging.disable(logging.WARNING)
@@ -135,12 +124,14 @@ if __name__ == "__main__":
         folder, rows = Path(name), 4 * options.frames * OBJECTS
         for vehicle in range(4):
             write(folder, vehicle, options.frames)
-        frames = read(folder)
-        compare(
-            "counted, frames in memory", rows, options.rounds,
-            lambda: plainly(frames), lambda: on_beam(frames, folder / "state"),
-        )  # fmt: skip
-        compare(
-            "read, joined and counted, Parquet", rows, options.rounds,
-            lambda: plainly(read(folder)), lambda: files_on_beam(folder),
-        )  # fmt: skip
+        for text, *files in (
+            ("truth in the file", "whole-*", ""),
+            ("labels apart, to be matched", "detections-*", "labels-*"),
+        ):
+            compare(
+                text,
+                rows,
+                options.rounds,
+                partial(plainly_from, folder, *files),
+                partial(on_beam, folder, *files),
+            )

@@ -150,15 +150,17 @@ def _told(account: Account | dict[str, int]) -> Iterator[Any]:
 class _Join(beam.DoFn):  # type: ignore[misc]
     """Joins a frame with its labels, by piece."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, *, labelled: bool) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.labelled = config, labelled
 
     def process(self, element: Any) -> Iterator[Any]:
         _, found = element
         frame, account = joined(found["detections"], found["labels"])
         if frame is not None:
             yield piece_key(unpacked(Frame, frame[0]), self.config), frame
+        if not self.labelled:
+            del account["frames_without_labels"]
         yield from _told(account)
 
 
@@ -209,7 +211,10 @@ def count_logs(
     frames = (
         sides
         | "by frame" >> beam.CoGroupByKey()
-        | "join" >> beam.ParDo(_Join(config)).with_outputs("account", main="main")
+        | "join"
+        >> beam.ParDo(_Join(config, labelled=theirs is not None)).with_outputs(
+            "account", main="main"
+        )
     )
     pieces = (
         frames.main

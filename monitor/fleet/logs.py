@@ -35,6 +35,9 @@ _FACTS = frozenset(
 )
 
 
+_CLOCKS = ("t", "stamp_ns")
+
+
 @dataclass(frozen=True, slots=True)
 class Columnar:
     """Says how files are to be read.
@@ -68,6 +71,7 @@ def detections_in(
     stream, names = _streams(vehicle, seq)
     recording = read_recording(
         columns | {"seq": stream},
+        names_here=_clocks(how.names),
         dimensions=how.dimensions,
         angles=how.angles,
         deviations=how.deviations,
@@ -105,14 +109,15 @@ def objects_in(file: IO[bytes], name: str, how: Columnar, account: Account) -> I
     if not rows:
         return
     stream, names = _streams(arrays.pop("vehicle"), arrays.pop("seq"))
-    columns = read_columns(arrays | {"seq": stream}, {}, in_memory=Path(name))
+    clocks = _clocks(how.label_names)
+    columns = read_columns(arrays | {"seq": stream}, clocks, in_memory=Path(name))
     every = np.arange(columns.count)
     sequences, sequence = coded(columns, "seq", "")
     classes, class_index = coded(columns, "class", OBJECT)
     there = [one for one in columns.names if one not in _FACTS and arrays[one].dtype.kind in "fiub"]
     position = np.stack([columns.floats(one, every, np.nan) for one in there], axis=1)
     frame = frames_of(columns, every) if "frame" in columns.names else None
-    stamps = _label_stamps(columns, every)
+    stamps = _label_stamps(columns, every, clocks)
     objects = _objects(arrays)
     ignore = np.zeros(columns.count, bool)
     if "ignore" in columns.names:
@@ -138,7 +143,10 @@ def objects_in(file: IO[bytes], name: str, how: Columnar, account: Account) -> I
 def _table(
     file: IO[bytes], name: str, names_here: Mapping[str, str], account: Counter[str]
 ) -> tuple[dict[str, AnyArray], int]:
-    """Reads a file as arrays by our names, with `vehicle` and `seq`, without rows of no frame."""
+    """Reads a file as arrays by our names, with `vehicle` and `seq`, without rows of no frame.
+
+    Times keep the names of the file, whose endings are their units.
+    """
     from pyarrow import ArrowException, parquet  # the extra `parquet`
 
     try:
@@ -146,18 +154,20 @@ def _table(
     except (ArrowException, OSError) as error:
         first = str(error).partition("\n")[0]
         raise RecordingError(f"{name}: it is no readable Parquet file: {first}") from None
-    ours = {theirs: one for one, theirs in names_here.items()}
+    clocks = _clocks(names_here)
+    ours = {theirs: one for one, theirs in names_here.items() if one not in clocks}
     arrays = {
         ours.get(column, column): column_values(values.to_numpy())
         for column, values in zip(found.column_names, found.columns, strict=True)
     }
-    count, by = found.num_rows, "frame" if "frame" in arrays else "stamp_ns"
-    if by not in arrays and "t" not in arrays:
+    count = found.num_rows
+    keys = {"frame", *(clocks.get(one, one) for one in _CLOCKS)} & arrays.keys()
+    if not keys:
         raise RecordingError(
             f"{name}: no column of frame, stamp_ns and t says which rows are of one frame."
         )
     kept = np.ones(count, bool)
-    for key in {by, "t", "stamp_ns"} & arrays.keys():
+    for key in keys:
         if arrays[key].dtype.kind == "f":
             kept &= np.isfinite(arrays[key])
     account["rows"] += count
@@ -167,6 +177,10 @@ def _table(
     for key, otherwise in (("vehicle", ""), ("seq", stem)):
         arrays.setdefault(key, np.full(count, otherwise))
     return {key: values[kept] for key, values in arrays.items()}, int(np.count_nonzero(kept))
+
+
+def _clocks(names_here: Mapping[str, str]) -> dict[str, str]:
+    return {one: names_here[one] for one in _CLOCKS if one in names_here}
 
 
 def _streams(vehicle: AnyArray, seq: AnyArray) -> tuple[AnyArray, dict[str, tuple[str, str]]]:
@@ -198,11 +212,13 @@ def _stamps(recording: Recording) -> IntArray | None:
     return np.rint(recording.time_s * 1e9).astype(np.int64)
 
 
-def _label_stamps(columns: Columns, rows: IntArray) -> IntArray | None:
-    stamps, _ = stamps_of(columns, rows, {})
+def _label_stamps(
+    columns: Columns, rows: IntArray, names_here: Mapping[str, str]
+) -> IntArray | None:
+    stamps, _ = stamps_of(columns, rows, names_here)
     if stamps is not None:
         return stamps
-    seconds, _ = seconds_of(columns, rows, {})
+    seconds, _ = seconds_of(columns, rows, names_here)
     return None if seconds is None else np.rint(seconds * 1e9).astype(np.int64)
 
 

@@ -8,6 +8,7 @@ import pytest
 from monitor.config import Config
 from monitor.fleet.counting import (
     Detections,
+    Joined,
     Objects,
     counted,
     joined,
@@ -83,7 +84,7 @@ def test_logs_are_counted_as_the_sidecar_counts_them(by_place):
 @pytest.mark.parametrize("seed", range(3))
 def test_pieces_in_any_order_are_counted_as_the_whole(seed):
     frames = [one for name in ("car1", "car2") for one in driven(name, 130)]
-    pieces: dict[bytes, list] = {}
+    pieces: dict[bytes, list[Joined]] = {}
     for (frame, _), one in zip(frames, inline(frames), strict=True):
         pieces.setdefault(piece_key(frame, CONFIG), []).append(one)
     assert len(pieces) == 6
