@@ -10,6 +10,7 @@ SAME_FLAGS ?=
 BIN := .venv/bin
 CORE := .venv/.core-installed
 DEV := .venv/.dev-installed
+FLEET := .venv-fleet/.installed
 PROTOC_PYTHON := .venv-protoc/bin/python
 PROTOC := .venv-protoc/.installed
 
@@ -32,19 +33,24 @@ GRAFANA_TYPES := deploy/grafana/typed
 # The tests compare our filter with that of each of these versions.
 FILTERPY := .filterpy/1.4.5 .filterpy/2.0.0
 
-.PHONY: demo test test-all test-image components lint types same protos dashboards lock benchmark clean
+.PHONY: demo test test-all test-fleet test-image components lint types same protos dashboards lock benchmark clean
 
 demo: $(CORE)
 	$(BIN)/calibration-monitor demo $(DEMO_FLAGS)
 
 # pytest comes last, so that its summary closes the output. Needs Python, make and git alone.
 test: lint types $(PROTOC)
-	$(PYTEST) -m 'not components and not campaign' $(PYTEST_FLAGS)
+	$(PYTEST) -m 'not components and not campaign and not fleet' $(PYTEST_FLAGS)
 
 # Everything, nothing twice: what `make test` runs, then the laws with fifteen times the examples, and
 # the tests that run real components or take long.
 test-all: components test $(GRAFANA_TYPES)/node_modules/.installed $(FILTERPY)
 	$(PYTEST) -m 'components or campaign or hypothesis' --hypothesis-profile thorough $(PYTEST_FLAGS)
+
+# The same bytes on Apache Beam and PySpark, in an environment of its own; Spark needs Java 17. Not in CI.
+test-fleet: $(FLEET)
+	.venv-fleet/bin/python -m pip check
+	.venv-fleet/bin/python -m pytest -m fleet tests/fleet/engines $(PYTEST_FLAGS)
 
 # Comes first: who lacks a program learns it before minutes have gone by.
 components:
@@ -87,7 +93,7 @@ benchmark: $(DEV)
 	$(BIN)/python -m benchmarks.$(BENCHMARK) $(BENCHMARK_FLAGS)
 
 clean:
-	rm -rf $(GRAFANA_TYPES)/node_modules .venv .venv-protoc .filterpy build dist .coverage *.egg-info
+	rm -rf $(GRAFANA_TYPES)/node_modules .venv .venv-protoc .venv-fleet .filterpy build dist .coverage *.egg-info
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -102,6 +108,14 @@ $(DEV): pyproject.toml
 	$(MAKE_VENV)
 	$(INSTALL) --editable '.[dev]'
 	touch $@ $(CORE)
+
+# Beam first: its pins are the narrower ones, and we go by them.
+$(FLEET): pyproject.toml Makefile
+	$(SAY_INSTALLING)
+	$(MAKE_VENV)
+	$(INSTALL) $(shell sed -n 's/^ *"\(apache-beam[^"]*\)",$$/"\1"/p' pyproject.toml)
+	$(INSTALL) --editable '.[dev,beam]' 'pyspark >= 4.0, < 5'
+	touch $@
 
 $(PROTOC): Makefile
 	$(SAY_INSTALLING)

@@ -15,15 +15,18 @@ from monitor.frames.frame import MatchedClasses, MatchedRows, PredictedRows
 from monitor.frames.slices import ClassSliceTable, SliceBy, SliceTable
 from monitor.frames.space import Space
 from monitor.statistics.bins import ExportEdges, SliceBins
-from monitor.statistics.folding import ClassAccumulator, PredictedAccumulator, SliceAccumulator
+from monitor.statistics.folding import (
+    ClassAccumulator,
+    PredictedAccumulator,
+    SliceAccumulator,
+    counted_state,
+    slicing_of,
+)
 from monitor.statistics.predicted import PredictedStatistics, no_predicted
 from monitor.statistics.reading import RAW, RECALIBRATED, PredictedReading, read_predicted
 from monitor.statistics.sample import SampledSlice, Sampler
 from monitor.statistics.state import (
-    ClassSliceState,
     ClassStages,
-    PredictedSliceState,
-    SliceState,
     SliceStatistics,
     SliceTotals,
     Slicing,
@@ -299,39 +302,20 @@ class LiveStatistics:
         for one in self._accumulators:
             for _ in one.move_on(clock):
                 pass
-        panes, class_panes = self.accumulator.panes, self.classes.panes
-        return StatisticsState(
-            binning=self.binning,
-            windows=self.windows,
-            clock_ns=clock,
-            slices=tuple(
-                SliceState(entry.key, entry.space, entry.overflow, panes.get(index, {}))
-                for index, entry in enumerate(self.slices.slices)
-            ),
-            class_slices=tuple(
-                ClassSliceState(
-                    entry.name, entry.class_names, class_panes.get(index, {}), entry.overflow
-                )
-                for index, entry in enumerate(self.class_slices.slices)
-            ),
-            slicing=self.slicing,
-            predicted=tuple(
-                PredictedSliceState(entry.key, entry.space, entry.overflow, found)
-                for index, entry in enumerate(self.slices.slices)
-                if (found := self.predicted.panes.get(index))
-            ),
-            sample=tuple(
-                SampledSlice(entry.key, entry.space, entry.overflow, rows)
-                for index, entry in enumerate(self.slices.slices)
-                if (rows := self.sampler.held.get(index)) is not None
-            ),
+        counted = counted_state(
+            (self.slices, self.class_slices), (self.accumulator, self.classes, self.predicted)
         )
+        sample = (
+            SampledSlice(entry.key, entry.space, entry.overflow, rows)
+            for index, entry in enumerate(self.slices.slices)
+            if (rows := self.sampler.held.get(index)) is not None
+        )
+        return replace(counted, sample=tuple(sample))
 
     @property
     def slicing(self) -> Slicing:
         """The settings that tell slices apart."""
-        by, ranges = tuple(sorted(self.slices.by)), self.slices.ranges
-        return Slicing(by) if ranges is None else Slicing(by, ranges.edges, ranges.dimensions)
+        return slicing_of(self.slices)
 
     def import_in_steps(self, state: StatisticsState) -> Generator[None, None, tuple[int, int]]:
         """Adds the sums of another sidecar, or of an earlier run, to ours.

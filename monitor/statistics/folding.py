@@ -16,6 +16,7 @@ import numpy as np
 from monitor.frames.cholesky import add_up
 from monitor.frames.classes import are_probabilities
 from monitor.frames.frame import MatchedClasses, MatchedRows, PredictedRows, TrackIds
+from monitor.frames.slices import ClassSliceTable, SliceTable
 from monitor.frames.space import BoolArray, IntArray, Space
 from monitor.statistics.bins import Binning, BinTotals, ExportEdges
 from monitor.statistics.class_statistics import observe_classes
@@ -46,9 +47,14 @@ from monitor.statistics.predicted import (
 )
 from monitor.statistics.sample import SampleChanges, Sampler
 from monitor.statistics.state import (
+    ClassSliceState,
     ClassStages,
+    PredictedSliceState,
+    SliceState,
     SliceStatistics,
+    Slicing,
     Stages,
+    StatisticsState,
     by_slot,
     no_classes,
     together,
@@ -380,3 +386,43 @@ class PredictedAccumulator(PaneAccumulator[PredictedRows, PredictedStatistics]):
                 if i % _AT_A_TIME == _AT_A_TIME - 1:
                     yield
         self.take(changes)
+
+
+# ---- what all have counted
+
+
+def slicing_of(slices: SliceTable) -> Slicing:
+    """Returns the settings that tell slices apart."""
+    by, ranges = tuple(sorted(slices.by)), slices.ranges
+    return Slicing(by) if ranges is None else Slicing(by, ranges.edges, ranges.dimensions)
+
+
+def counted_state(
+    tables: tuple[SliceTable, ClassSliceTable],
+    accumulators: tuple[SliceAccumulator, ClassAccumulator, PredictedAccumulator],
+) -> StatisticsState:
+    """Returns what lies in the panes, which have moved on to one event time."""
+    (slices, class_slices), (matched, classes, predicted) = tables, accumulators
+    return StatisticsState(
+        binning=matched.binning,
+        windows=matched.windows,
+        clock_ns=max(
+            (one.clock_ns for one in accumulators if one.clock_ns is not None), default=None
+        ),
+        slices=tuple(
+            SliceState(entry.key, entry.space, entry.overflow, matched.panes.get(index, {}))
+            for index, entry in enumerate(slices.slices)
+        ),
+        class_slices=tuple(
+            ClassSliceState(
+                entry.name, entry.class_names, classes.panes.get(index, {}), entry.overflow
+            )
+            for index, entry in enumerate(class_slices.slices)
+        ),
+        slicing=slicing_of(slices),
+        predicted=tuple(
+            PredictedSliceState(entry.key, entry.space, entry.overflow, found)
+            for index, entry in enumerate(slices.slices)
+            if (found := predicted.panes.get(index))
+        ),
+    )
