@@ -784,6 +784,68 @@ class StateConfig(Section):
     every_seconds: Reloadable[Annotated[float, Field(ge=0.1)]] = 10.0
 
 
+# What the address of uploads must name: else two objects would have one name.
+_PLACES = ("{vehicle}", "{epoch}", "{sequence}")
+
+
+class FleetConfig(Section):
+    """Uploads of what the statistics have gained, to be merged with those of other vehicles."""
+
+    # Such as s3://bucket/prefix/{vehicle}/{epoch}/{sequence}.state; file, s3, gs or az; empty:
+    # nothing is uploaded.
+    upload: str = ""
+    vehicle: Annotated[str, Field(pattern=r"^([A-Za-z0-9_\-][A-Za-z0-9_.\-]{0,63})?$")] = ""
+    every_minutes: Annotated[float, Field(gt=0, le=10080)] = 60.0  # between two uploads
+
+    @field_validator("upload")
+    @classmethod
+    def _an_address(cls, upload: str) -> str:
+        if not upload:
+            return upload
+        prefix = _prefix_of(upload)
+        if not re.fullmatch(r"file:///[^?#]+|(s3|gs|az)://[^/?#]+(/[^?#]*)?", prefix):
+            raise ValueError(
+                "must begin with file:///folder/, s3://bucket/, gs://bucket/ or az://container/, "
+                "without a place in braces"
+            )
+        name = upload.removeprefix(prefix)
+        if missing := [place for place in _PLACES if place not in name]:
+            raise ValueError(f"must hold {', '.join(missing)}, or uploads would have one name")
+        rest = re.sub("|".join(map(re.escape, _PLACES)), "", name)
+        if not re.fullmatch(r"/([\w.\-=]+|/(?!/))*", rest, re.ASCII) or ".." in rest:
+            raise ValueError(
+                "must have nothing but letters, digits and _ . - = / behind its prefix, beside "
+                + ", ".join(_PLACES)
+            )
+        return upload
+
+    @model_validator(mode="after")
+    def _of_a_vehicle(self) -> Self:
+        if self.upload and not self.vehicle:
+            raise ValueError(
+                f"upload = '{self.upload}' without vehicle: name the vehicle, which no other is "
+                "called"
+            )
+        return self
+
+    @property
+    def prefix(self) -> str:
+        """Returns the part of the address that all uploads share, without a slash at its end."""
+        return _prefix_of(self.upload)
+
+    def name_of(self, vehicle: str, epoch: str, sequence: int) -> str:
+        """Names an upload below the prefix."""
+        name = self.upload.removeprefix(self.prefix + "/")
+        # Six digits, so that names are in order for a hundred years of hourly uploads.
+        for place, value in zip(_PLACES, (vehicle, epoch, f"{sequence:06d}"), strict=True):
+            name = name.replace(place, value)
+        return name
+
+
+def _prefix_of(address: str) -> str:
+    return address.partition("{")[0].rpartition("/")[0]
+
+
 # Keys of the version before, in whose place is [state].
 _OLD_PATHS = {"snapshot": "path", "drift": "path", "promotion": "folder", "pending": "folder"}
 _OLD_PERIODS = {"snapshot": "every_seconds", "drift": "every_seconds"}
@@ -844,6 +906,7 @@ class Config(Section):
     matching: MatchingConfig = MatchingConfig()
     tracker: TrackerConfig = TrackerConfig()
     state: StateConfig = StateConfig()
+    fleet: FleetConfig = FleetConfig()
     metrics: MetricsConfig = MetricsConfig()
     log: LogConfig = LogConfig()
     _old: dict[str, Any] = PrivateAttr(default_factory=dict)

@@ -208,6 +208,12 @@ def write_body(file: BinaryIO, parts: Iterable[bytes]) -> int:
     return _HEAD.size + length
 
 
+def checked(parts: Iterable[bytes]) -> bytes:
+    """Returns the bytes of a checked file of statistics with these parts."""
+    body = b"".join(parts)
+    return _HEAD.pack(STATISTICS.magic, _FORMAT, len(body), zlib.crc32(body)) + body
+
+
 def read_body(path: Path, kind: Kind = STATISTICS) -> bytes:
     """Returns the bytes that were written. Raises UnusableFile, OSError."""
     is_regular(path)
