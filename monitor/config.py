@@ -811,8 +811,8 @@ class FleetConfig(Section):
         name = upload.removeprefix(prefix)
         if missing := [place for place in _PLACES if place not in name]:
             raise ValueError(f"must hold {', '.join(missing)}, or uploads would have one name")
-        rest = re.sub("|".join(map(re.escape, _PLACES)), "", name)
-        if not re.fullmatch(r"/([\w.\-=]+|/(?!/))*", rest, re.ASCII) or ".." in rest:
+        filled = re.sub("|".join(map(re.escape, _PLACES)), "x", name)
+        if not re.fullmatch(r"(/[\w.\-=]+)+", filled, re.ASCII) or "/." in filled:
             raise ValueError(
                 "must have nothing but letters, digits and _ . - = / behind its prefix, beside "
                 + ", ".join(_PLACES)
