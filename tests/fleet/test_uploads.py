@@ -22,13 +22,12 @@ from monitor.fleet import uploads
 from monitor.fleet.objects import StoreFailed
 from monitor.fleet.uploads import PENDING, UPLOADED, Uploader, UploadOutcome
 from monitor.pipeline.housekeeping import in_steps
-from monitor.statistics.holdings import NOTHING_HELD
 from monitor.statistics.observations import finished
 from monitor.statistics.state import StatisticsState
 from monitor.store.files import Claim, read_body
 from monitor.store.statistics_state import parsed
 from tests.laws import costly
-from tests.states import Row, assert_same_state, clock_of, counted, random_rows
+from tests.states import Row, assert_counted, clock_of, counted, random_rows
 
 ADDRESS = "s3://bucket/{vehicle}/{epoch}/{sequence}.state"
 HOUR = 3600.0
@@ -83,7 +82,8 @@ class Vehicle:
     """A sidecar that is started again and again: its rows, its folder and its clock.
 
     fleeting  labelled detections of which a crash forgets that they were predicted
-    kill_at   the operation, counted from now, on which it dies; odd: it was done nevertheless
+    fault_at  twice the operation, counted from now, on which `fault` comes; odd: it was done
+              nevertheless
     """
 
     folder: Path
@@ -91,7 +91,8 @@ class Vehicle:
     rows: list[Row] = field(default_factory=list)
     predicted: list[Row] = field(default_factory=list)
     fleeting: int = 0
-    kill_at: int | None = None
+    fault_at: int | None = None
+    fault: type[BaseException] = Killed
     now: float = 0.0
     restored: bool = True
     name: str = "car"
@@ -124,14 +125,15 @@ class Vehicle:
         return claim
 
     async def aside(self, work: Any) -> Any:
-        if self.kill_at is None:
+        if self.fault_at is None:
             return work()
-        self.kill_at -= 2
-        if self.kill_at < 0:
-            if self.kill_at % 2:
-                work()
-            raise Killed
-        return work()
+        self.fault_at -= 2
+        if self.fault_at >= 0:
+            return work()
+        if self.fault_at % 2:
+            work()
+        self.fault_at = None
+        raise self.fault("disk full")
 
     async def taken(self) -> StatisticsState:
         """A checkpoint comes first, as in the sidecar."""
@@ -159,7 +161,6 @@ class Vehicle:
         try:
             asyncio.run(self.uploader.go_on())
         except Killed:
-            self.kill_at = None
             self.crash()
 
     def crash(self) -> None:
@@ -181,21 +182,12 @@ class Vehicle:
         return self.store.merged(self.folder.parent)
 
 
-def assert_counted(found: StatisticsState, expected: StatisticsState) -> None:
-    """Bit for bit, but for slices in which nothing is left."""
-    clock_ns, bare = max(found.clock_ns or 0, expected.clock_ns or 0), {}
-    bare = {"slices": (), "class_slices": (), "predicted": ()}
-    at = replace(expected, clock_ns=clock_ns, holds=NOTHING_HELD, **bare)
-    one, other = (at.merge(replace(s, holds=NOTHING_HELD)) for s in (found, expected))
-    assert_same_state(finished(one.since(at)), finished(other.since(at)))
-
-
 steps = st.one_of(
     st.tuples(st.just("count"), st.integers(1, 12)),
     st.tuples(st.just("retract"), st.none()),
     st.tuples(st.just("go"), st.none()),
     # Most ways have fewer than ten operations: before or behind each of them.
-    st.tuples(st.just("kill"), st.integers(0, 19)),
+    st.tuples(st.sampled_from(["kill", "fail"]), st.integers(0, 19)),
     st.tuples(st.just("store"), st.sampled_from(["", "down", "lost"])),
 )
 
@@ -215,12 +207,13 @@ def test_wherever_it_is_killed_all_objects_together_are_what_it_counted(
             vehicle.retract()
         elif what == "go":
             vehicle.go()
-        elif what == "kill":
-            vehicle.kill_at = value
+        elif what in ("kill", "fail"):
+            vehicle.fault_at = int(value or 0)
+            vehicle.fault = Killed if what == "kill" else StoreFailed
             vehicle.go()
         else:
             vehicle.store.trouble = str(value)
-    vehicle.kill_at = None
+    vehicle.fault_at = None
     assert_counted(vehicle.arrive(), vehicle.state())
     lives = {name.rpartition("/")[0] for name in vehicle.store.held}
     assert len(lives) == 1, "a crash is no reason for a new epoch"
@@ -327,7 +320,7 @@ def test_what_a_damaged_file_leaves_unknown_is_left_out_and_never_sent_twice(
     (vehicle.folder / name).write_bytes((vehicle.folder / name).read_bytes()[:-1])
     uploaded = vehicle.store.merged(vehicle.folder.parent)
     vehicle.crash()
-    vehicle.kill_at = 9  # while it begins anew, too
+    vehicle.fault_at = 9  # while it begins anew, too
     vehicle.go(later=0)
     at_start = vehicle.state()
     vehicle.store.trouble = ""
