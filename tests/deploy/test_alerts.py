@@ -284,7 +284,10 @@ def of_service() -> Iterator[Case]:
         failed = own("checkpoint_failures_total", failures)
         at = {"9m": [], "25m": told, "59m": told}
         yield service(f"failures {failures}", [up, ages, failed], at)
-    ages = own("upload_age_seconds", f"0+60x{HOURS}"), own("upload_interval_seconds", f"3600x{HOURS}")
+    ages = (
+        own("upload_age_seconds", f"0+60x{HOURS}"),
+        own("upload_interval_seconds", f"3600x{HOURS}"),
+    )
     yield service(
         "uploads that stand are told after four intervals",
         samples(*ages),

@@ -63,7 +63,9 @@ class Network:
             request.close_connection = True
             return
         if self.trouble == "full":
-            self.send(request, (507, 503)[len(self.names) % 2], b"<Error><Code>Trouble</Code></Error>")
+            self.send(
+                request, (507, 503)[len(self.names) % 2], b"<Error><Code>Trouble</Code></Error>"
+            )
             return
         if (hold and self.early) or self.trouble == "stuck":
             self.hold(request)
