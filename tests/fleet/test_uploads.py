@@ -141,7 +141,7 @@ class Vehicle:
         return self.state()
 
     def state(self) -> StatisticsState:
-        state = counted(self.rows, clock_of(self.rows))
+        state: StatisticsState = counted(self.rows, clock_of(self.rows))
         predicted = counted(self.predicted, state.clock_ns).predicted
         return replace(state, predicted=predicted)
 
