@@ -243,6 +243,15 @@ def test_while_the_store_is_away_one_object_waits_and_the_next_covers_the_time(v
     assert vehicle.uploader.pending_bytes == 0
 
 
+def test_a_disk_that_takes_nothing_at_any_step_costs_nothing(vehicle):
+    for fault_at in range(16):
+        vehicle.fault_at, vehicle.fault = fault_at, StoreFailed
+        vehicle.count(random_rows(fault_at, 3))
+        vehicle.go()
+    vehicle.fault_at = None
+    assert_counted(vehicle.arrive(), vehicle.state())
+
+
 def test_tries_come_less_often_and_go_on_at_once_when_one_succeeds(vehicle):
     vehicle.store.trouble = "down"
     pauses = []
