@@ -784,6 +784,71 @@ class StateConfig(Section):
     every_seconds: Reloadable[Annotated[float, Field(ge=0.1)]] = 10.0
 
 
+# What the address of uploads must name: else two objects would have one name.
+_PLACES = ("{vehicle}", "{epoch}", "{sequence}")
+
+
+class FleetConfig(Section):
+    """Statistics for a fleet, and uploads of what they have gained."""
+
+    # Such as s3://bucket/prefix/{vehicle}/{epoch}/{sequence}.state; file, s3, gs or az; empty:
+    # nothing is uploaded.
+    upload: str = ""
+    vehicle: Annotated[str, Field(pattern=r"^([A-Za-z0-9_\-][A-Za-z0-9_.\-]{0,63})?$")] = ""
+    every_minutes: Annotated[float, Field(gt=0, le=10080)] = 60.0  # between two uploads
+    # Labelled detections of each slice that are kept beside the sums, for fits that need rows; off
+    # by default: they say where things were seen.
+    sample: Annotated[int, Field(ge=0, le=65536)] = 0
+
+    @field_validator("upload")
+    @classmethod
+    def _an_address(cls, upload: str) -> str:
+        if not upload:
+            return upload
+        prefix = _prefix_of(upload)
+        if not re.fullmatch(r"file:///[^?#]+|(s3|gs|az)://[^/?#]+(/[^?#]*)?", prefix):
+            raise ValueError(
+                "must begin with file:///folder/, s3://bucket/, gs://bucket/ or az://container/, "
+                "without a place in braces"
+            )
+        name = upload.removeprefix(prefix)
+        if missing := [place for place in _PLACES if place not in name]:
+            raise ValueError(f"must hold {', '.join(missing)}, or uploads would have one name")
+        filled = re.sub("|".join(map(re.escape, _PLACES)), "x", name)
+        if not re.fullmatch(r"(/[\w.\-=]+)+", filled, re.ASCII) or "/." in filled:
+            raise ValueError(
+                "must have nothing but letters, digits and _ . - = / behind its prefix, beside "
+                + ", ".join(_PLACES)
+            )
+        return upload
+
+    @model_validator(mode="after")
+    def _of_a_vehicle(self) -> Self:
+        if self.upload and not self.vehicle:
+            raise ValueError(
+                f"upload = '{self.upload}' without vehicle: name the vehicle, which no other is "
+                "called"
+            )
+        return self
+
+    @property
+    def prefix(self) -> str:
+        """Returns the part of the address that all uploads share, without a slash at its end."""
+        return _prefix_of(self.upload)
+
+    def name_of(self, vehicle: str, epoch: str, sequence: int) -> str:
+        """Names an upload below the prefix."""
+        name = self.upload.removeprefix(self.prefix + "/")
+        # Six digits, so that names are in order for a hundred years of hourly uploads.
+        for place, value in zip(_PLACES, (vehicle, epoch, f"{sequence:06d}"), strict=True):
+            name = name.replace(place, value)
+        return name
+
+
+def _prefix_of(address: str) -> str:
+    return address.partition("{")[0].rpartition("/")[0]
+
+
 # Keys of the version before, in whose place is [state].
 _OLD_PATHS = {"snapshot": "path", "drift": "path", "promotion": "folder", "pending": "folder"}
 _OLD_PERIODS = {"snapshot": "every_seconds", "drift": "every_seconds"}
@@ -830,14 +895,6 @@ class MetricsConfig(Section):
     )
 
 
-class FleetConfig(Section):
-    """Statistics for a fleet."""
-
-    # Labelled detections of each slice that are kept beside the sums, for fits that need rows; off
-    # by default: they say where things were seen.
-    sample: Annotated[int, Field(ge=0, le=65536)] = 0
-
-
 class Config(Section):
     """All settings of the sidecar."""
 
@@ -852,9 +909,9 @@ class Config(Section):
     matching: MatchingConfig = MatchingConfig()
     tracker: TrackerConfig = TrackerConfig()
     state: StateConfig = StateConfig()
+    fleet: FleetConfig = FleetConfig()
     metrics: MetricsConfig = MetricsConfig()
     log: LogConfig = LogConfig()
-    fleet: FleetConfig = FleetConfig()
     _old: dict[str, Any] = PrivateAttr(default_factory=dict)
 
     @property

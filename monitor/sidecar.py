@@ -22,6 +22,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeVar
 
 from monitor.config import (
     Config,
@@ -31,11 +32,12 @@ from monitor.config import (
     reloaded,
     split_address,
 )
+from monitor.fleet.uploads import Uploader, store_of
 from monitor.pipeline.checkpoints import Checkpoints, claimed
 from monitor.pipeline.external_tracker import ExternalTracker, TrackerCalls, dial
 from monitor.pipeline.fit_rounds import FitRounds
 from monitor.pipeline.frame_path import Pipeline
-from monitor.pipeline.housekeeping import Events, WallClock, contained
+from monitor.pipeline.housekeeping import Events, WallClock, contained, in_steps
 from monitor.pipeline.promotions import Promotions
 from monitor.pipeline.recalibrators import configured
 from monitor.pipeline.restart import Resumption, begin_ledger
@@ -47,6 +49,7 @@ from monitor.service.http import Endpoint, Exporting
 from monitor.service.log import LogCounts
 from monitor.service.metrics import Snapshot
 from monitor.service.server import CannotListen, Server
+from monitor.statistics.state import StatisticsState
 from monitor.store.journal import Journal
 from monitor.store.previous import previous_paths, take_over
 from monitor.wire.messages import Health
@@ -84,6 +87,7 @@ _KEPT = 2**26
 
 # s to read a file; one that takes longer is on a disk that does not answer.
 READ_SECONDS = 10.0
+T = TypeVar("T")
 Housekeeping = Callable[[], Coroutine[object, object, None]]
 
 
@@ -201,30 +205,38 @@ def keep_freed_memory() -> bool:
     return bool(mallopt(_MMAP_THRESHOLD, _LARGEST_BLOCK)) and bool(mallopt(_TRIM_THRESHOLD, _KEPT))
 
 
+async def aside(work: Callable[[], T]) -> T:
+    """Does what may block in a thread that nothing waits for: the end of the process neither.
+
+    Returns or raises what the work does.
+    """
+    found: Future[T] = Future()
+    # The thread cannot be stopped: a wait that is given up leaves it to finish.
+    found.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            found.set_result(work())
+        except BaseException as error:
+            found.set_exception(error)
+
+    # Not the executor's thread: the end of the loop would wait for it.
+    threading.Thread(target=run, name="aside", daemon=True).start()
+    return await asyncio.wrap_future(found)
+
+
 async def read_again(read: Callable[[], Config], seconds: float = READ_SECONDS) -> Config:
-    """Calls `read` in a thread that nothing waits for, and returns the configuration.
+    """Calls `read`, and returns the configuration.
 
     A disk that does not answer holds up neither the loop nor the end of the process.
 
     Raises what `read` raises, and InvalidConfiguration after so many seconds.
     """
-    found: Future[Config] = Future()
-    # The thread cannot be stopped: a wait that is given up leaves it to finish.
-    found.set_running_or_notify_cancel()
-
-    def work() -> None:
-        try:
-            found.set_result(read())
-        except Exception as error:
-            found.set_exception(error)
-
-    # Not the executor's thread: the end of the loop would wait for it.
-    threading.Thread(target=work, name="configuration", daemon=True).start()
     try:
         # Not wait_for, which forgets a cancellation that comes together with the result: the
         # sidecar would never end.
         async with asyncio.timeout(seconds):
-            return await asyncio.wrap_future(found)
+            return await aside(read)
     except TimeoutError:
         raise InvalidConfiguration(
             f"the configuration could not be read within {seconds:g} s: does the disk that it "
@@ -276,6 +288,17 @@ class Sidecar:
             previous=previous_paths(config.old_keys),
             soon=soon,
         )
+        self.uploads: Uploader | None = None
+        if config.fleet.upload:
+            self.uploads = Uploader(
+                config=config.fleet,
+                objects=store_of(config.fleet),
+                claim=self.claim,
+                taken=self._statistics,
+                restored=lambda: self.checkpoints.restored,
+                in_steps=in_steps,
+                aside=aside,
+            )
         self.tracker: ExternalTracker | None = None
         if config.tracker.kind is TrackerKind.GRPC:
             self.tracker = ExternalTracker(
@@ -301,6 +324,7 @@ class Sidecar:
             reloads=self.reloads,
             logs=self.host.logs,
             tracker=self.tracker,
+            uploads=self.uploads,
             build=build(),
             shown=shown,
         )
@@ -347,6 +371,8 @@ class Sidecar:
         await self.exporting.refresh_if_possible()
         await self.fits.end_watching()
         await self.checkpoints.end()
+        if self.uploads is not None:
+            await self.uploads.end()
         await self.journal.close()
         if self.claim is not None:
             self.claim.release()
@@ -366,7 +392,15 @@ class Sidecar:
         ]
         if self.tracker is not None:
             found.append(TrackerCalls(self.tracker, partial(dial, self.config.tracker)).run)
+        if self.uploads is not None:
+            found.append(self.uploads.keep)
         return found
+
+    async def _statistics(self) -> StatisticsState:
+        """Takes the statistics of one moment, which a restart goes on with."""
+        await self.checkpoints.write()
+        self.pipeline.remember_answered()
+        return await in_steps(self.pipeline.live.state_in_steps())
 
     async def _keep(self, housekeeping: Housekeeping) -> None:
         """Runs one task; a fault that it does not contain itself ends it alone."""

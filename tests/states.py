@@ -16,6 +16,8 @@ from monitor.frames.slices import OVERFLOW
 from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
 from monitor.statistics.bins import Binning, LogBins
 from monitor.statistics.class_statistics import observe_classes
+from monitor.statistics.holdings import NOTHING_HELD
+from monitor.statistics.observations import finished
 from monitor.statistics.predicted import (
     PredictedStatistics,
     PredictedSums,
@@ -192,6 +194,14 @@ def canonical(state: StatisticsState) -> StatisticsState:
 def assert_same_state(left: StatisticsState, right: StatisticsState) -> None:
     """Equal to the last bit, whatever the order of slices."""
     assert bits(canonical(left)) == bits(canonical(right))
+
+
+def assert_counted(found: StatisticsState, expected: StatisticsState) -> None:
+    """Equal to the last bit, but for uploads that are held, and slices in which nothing is left."""
+    clock_ns = max(found.clock_ns or 0, expected.clock_ns or 0)
+    at = StatisticsState(expected.binning, expected.windows, clock_ns, slicing=expected.slicing)
+    one, other = (at.merge(replace(each, holds=NOTHING_HELD)) for each in (found, expected))
+    assert_same_state(finished(one.since(at)), finished(other.since(at)))
 
 
 def merged_in_any_order(

@@ -125,8 +125,12 @@ def test_the_python_of_the_docs_runs(files):
 
 
 @pytest.fixture(scope="module")
-def sidecar():
-    with running_sidecar(FAST_METRICS) as addresses:
+def sidecar(tmp_path_factory):
+    store = tmp_path_factory.mktemp("uploads").as_uri()
+    fleet = (
+        f'[fleet]\nvehicle = "car"\nupload = "{store}/{{vehicle}}/{{epoch}}/{{sequence}}.state"\n'
+    )
+    with running_sidecar(FAST_METRICS + fleet) as addresses:
         yield addresses
 
 

@@ -27,6 +27,7 @@ from monitor.config import (
     replaced,
     split_address,
 )
+from monitor.fleet.uploads import store_of
 from monitor.pipeline.checkpoints import configured_folder
 from monitor.pipeline.recalibrators import Recalibrators, configured
 from monitor.pipeline.shown import ShownState
@@ -147,6 +148,8 @@ def _at_start(config: Config) -> str:
     Tokens(config.security)
     if config.security.tls:
         ServerCertificates(config.security)
+    if config.fleet.upload:
+        store_of(config.fleet)
     named = configured(Recalibrators(), config)
     active = [named["recalibrator"] or IDENTITY.version, named["class_recalibrator"]]
     text = ", ".join(f"recalibrator {version}" for version in active if version)

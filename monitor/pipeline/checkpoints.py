@@ -172,6 +172,7 @@ class Checkpoints:
     written_at     monotonic seconds of the last checkpoint; None before the first
     failures       checkpoints that came to nothing; the next one tries again
     refused        generations that could not be used at the start
+    restored       whether the statistics of the last run are gone on with
     """
 
     promotions: Promotions
@@ -184,6 +185,7 @@ class Checkpoints:
     written_at: float | None = field(default=None, init=False)
     failures: int = field(default=0, init=False)
     refused: int = field(default=0, init=False)
+    restored: bool = field(default=False, init=False)
     _file: StateFile | None = field(init=False)
     _records: list[Record] = field(default_factory=list)
     _trouble: int = 0  # failed attempts in a row
@@ -313,6 +315,7 @@ class Checkpoints:
         pipeline = self.promotions.pipeline
         self.position = found.position
         if found.statistics is not None:
+            self.restored = True
             pipeline.newer = found.statistics.unknown
         if found.run is not None:
             with contained(pipeline.counters, log, "streams of the last run cannot be used"):

@@ -74,7 +74,7 @@ class LiveStatistics:
         self.binning, self.windows = settings.binning(), settings.window_lengths()
         edges = ExportEdges(config.metrics.export_edges, self.binning)
         self.slices = SliceTable(frozenset(settings.slice_by), most, settings.ranges())
-        self.sampler = Sampler(config.fleet.sample)
+        self.sampler = Sampler(config.fleet.sample, config.fleet.vehicle)
         self.accumulator = SliceAccumulator(
             self.binning, self.windows, edges, settings.fold_rows, self.sampler
         )

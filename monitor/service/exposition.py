@@ -200,6 +200,13 @@ HELP = {
     "tracker_unusable_answers_total": "Answers of the tracker elsewhere that were none; the log "
     "says what was wrong.",
     "tracker_seconds": "Time from a frame to the tracker's answer, of those answered in time.",
+    # Uploads.
+    "uploads_total{outcome}": "Uploads of what was counted, by outcome: sent; failed attempts; "
+    "names under which the store held something else.",
+    "upload_pending_bytes": "Bytes of the upload that is not acknowledged yet.",
+    "upload_age_seconds": "Since the moment up to which all that was counted is uploaded, or since "
+    "the start.",
+    "upload_interval_seconds": "Between two uploads, as configured.",
     # The sidecar as a program.
     "build_info{version,revision,python,numpy,grpc,protobuf}": "Which build this is; always 1.",
     "configuration_reloads_total{outcome}": "Configurations that were read again (SIGHUP), by "

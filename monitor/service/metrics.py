@@ -16,6 +16,7 @@ from itertools import chain, product
 from monitor.config import Reloads
 from monitor.drift.alarms import AlarmCount, DriftReading, SliceStanding, StageStanding
 from monitor.drift.bets import CHARTS, DETECTORS, SEVERITIES, Stage
+from monitor.fleet.uploads import Uploader
 from monitor.frames.detections import PASSED_THROUGH, Reason
 from monitor.frames.frame import TrackStatus, UncertainBy
 from monitor.frames.status import Counters
@@ -208,6 +209,14 @@ def fleet(shown: ShownState) -> Iterator[str]:
     yield family("fleet_vehicles_different", rows)
 
 
+def uploading(uploads: Uploader) -> Iterator[str]:
+    """Yields the families of uploads."""
+    yield family("uploads_total", uploads.counts.items())
+    yield single("upload_pending_bytes", uploads.pending_bytes)
+    yield single("upload_age_seconds", uploads.age_seconds)
+    yield single("upload_interval_seconds", uploads.every_seconds)
+
+
 def _ledger(ledger: TruthLedger, counters: Counters) -> Iterator[str]:
     """Yields the families of what became of detections and labels."""
     yield family("ground_truth_total", asdict(counters.truth).items())
@@ -245,7 +254,9 @@ def _disk(snapshot: Snapshot) -> Iterator[str]:
     yield single("ledger_replayed_entries", resumed.entries)
     yield single("ledger_lost_entries", resumed.failed)
     yield single("ledger_failures_total", journal.failures)
-    refused = (("state", snapshot.checkpoints.refused), ("ledger", journal.refused))
+    refused = [("state", snapshot.checkpoints.refused), ("ledger", journal.refused)]
+    if snapshot.uploads is not None:
+        refused.append(("uploads", snapshot.uploads.refused))
     yield family("files_refused_total", refused)
 
 
@@ -253,7 +264,8 @@ def _disk(snapshot: Snapshot) -> Iterator[str]:
 class Snapshot:
     """The exported state of a sidecar: its live parts, and readings that took several steps.
 
-    promotions, checkpoints, resumed, reloads, logs, tracker  are live, and read family by family
+    promotions, checkpoints, resumed, reloads, logs, tracker, uploads
+                         are live, and read family by family
     counters             of the pipeline, as of one moment
     edges                of the export bins; known without any slice, so that labels are complete
     readings             measures of every slice since epoch
@@ -266,6 +278,7 @@ class Snapshot:
                          as last forwarded; by slice
     drift                None: nothing is watched, and drift has no families
     tracker              None: there is no tracker elsewhere, and forwarding has no families
+    uploads              None: nothing is uploaded, and uploads have no families
     build                versions of the sidecar and of the libraries below it, by label
     shown                the stored state that is served; None: the sidecar counts what comes
     lag                  by "least" and "most" of all streams, in s; empty if no stamp came lately
@@ -279,6 +292,7 @@ class Snapshot:
     reloads: Reloads
     logs: LogCounts
     tracker: ExternalTracker | None = None
+    uploads: Uploader | None = None
     build: Mapping[str, str] = field(default_factory=dict)
     readings: tuple[SliceReading, ...] = ()
     bins: tuple[SliceBins, ...] = ()
@@ -312,6 +326,7 @@ def render(snapshot: Snapshot) -> Generator[None, None, bytes]:
         _disk(snapshot),
         _tracks(snapshot.pipeline.tracks()),
         forwarding(snapshot.tracker) if snapshot.tracker is not None else (),
+        uploading(snapshot.uploads) if snapshot.uploads is not None else (),
         operation(snapshot),
         fleet(snapshot.shown) if snapshot.shown is not None else (),
     ):

@@ -206,11 +206,9 @@ def of_state(vehicle: str, state: StatisticsState) -> VehicleRows:
 
 
 def with_rows(state: StatisticsState) -> StatisticsState:
-    """Adds the rows of the vehicle to an upload of one vehicle, unless they are there already."""
-    vehicles = state.holds.vehicles
-    if len(vehicles) != 1 or state.vehicles.rows:
-        return state
-    return replace(state, vehicles=of_state(vehicles[0], state))
+    """Returns an upload of one vehicle with the rows of that vehicle, in place of any others."""
+    (vehicle,) = state.holds.vehicles
+    return replace(state, vehicles=of_state(vehicle, state))
 
 
 # The false discovery rate; and below which a vehicle has too little data: effective detections,

@@ -216,6 +216,12 @@ def is_body(path: Path, kind: Kind = STATISTICS) -> bool:
         return file.read(len(kind.magic)) == kind.magic
 
 
+def checked(parts: Iterable[bytes]) -> bytes:
+    """Returns the bytes of a checked file of statistics with these parts."""
+    body = b"".join(parts)
+    return _HEAD.pack(STATISTICS.magic, _FORMAT, len(body), zlib.crc32(body)) + body
+
+
 def read_body(path: Path, kind: Kind = STATISTICS) -> bytes:
     """Returns the bytes that were written. Raises UnusableFile, OSError."""
     is_regular(path)

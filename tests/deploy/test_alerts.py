@@ -284,6 +284,15 @@ def of_service() -> Iterator[Case]:
         failed = own("checkpoint_failures_total", failures)
         at = {"9m": [], "25m": told, "59m": told}
         yield service(f"failures {failures}", [up, ages, failed], at)
+    uploads = (
+        own("upload_age_seconds", f"0+60x{HOURS}"),
+        own("upload_interval_seconds", f"3600x{HOURS}"),
+    )
+    yield service(
+        "uploads that stand are told after four intervals",
+        samples(*uploads),
+        {"59m": [], "240m": [], "250m": ["UploadStale"]},
+    )
     yield service(
         "a moment of overload, and what is left out for other reasons, are not told",
         samples(

@@ -9,12 +9,14 @@ import re
 import textwrap
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from monitor.config import Reloads
+from monitor.fleet.uploads import Uploader
 from monitor.frames.frame import (
     EgoMotion,
     FrameAnswer,
@@ -282,6 +284,14 @@ def exposition() -> str:
         ),
         factors={"car": FACTORS},
         drift=watched("car"),
+        uploads=cast(
+            Uploader,
+            SimpleNamespace(
+                counts={"sent": 12, "failed": 3, "conflict": 1},
+                **{"pending_bytes": 620000, "age_seconds": 1800.0, "every_seconds": 3600.0},
+                refused=0,
+            ),
+        ),
     )
     return finished(render(found)).decode()
 

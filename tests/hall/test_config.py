@@ -115,6 +115,19 @@ def test_an_unknown_key_is_refused_by_name(tmp_path, text, key):
         ("limits.max_dimensions = 33", "33"),
         ("limits.smallest_deviation = nan", "nan"),
         ('state.name = "a/b"', "'a/b'"),
+        ('fleet.vehicle = "a/b"', "'a/b'"),
+        ("fleet.every_minutes = 0", "0"),
+        *(
+            (f'fleet.upload = "{wrong}"', f"'{wrong}'")
+            for wrong in (
+                "s3://bucket/{vehicle}/{epoch}.state",
+                "s3://{vehicle}/{epoch}/{sequence}.state",
+                "ftp://bucket/{vehicle}/{epoch}/{sequence}.state",
+                "file://folder/{vehicle}/{epoch}/{sequence}.state",
+                "s3://bucket/{vehicle}/{epoch}/../{sequence}.state",
+                "s3://bucket/{vehicle}/{epoch}/{sequence}.state?x={y}",
+            )
+        ),
         ("metrics.export_edges = [0.5, -1.0]", "-1.0"),
     ],
 )
@@ -129,6 +142,8 @@ def test_a_value_out_of_range_is_refused_with_key_and_value(tmp_path, setting, s
     ("text", "words"),
     [
         ("[drift]\nunit = 'track'", ["use track-second"]),
+        ("[fleet]\nupload = 's3://b/{vehicle}/{epoch}/{sequence}'", ["without vehicle: name"]),
+        ("[fleet]\nupload = 's3://b/{vehicle}/x'", ["must hold {epoch}, {sequence}"]),
         ("[metrics]\nexport_edges = [1.0, 0.5]", ["edges 1 and 0.5 are not ascending"]),
         ("[metrics]\nexport_edges = [1.0, 1.001]", ["[metrics.export_edges]: ", "1 and 1.001"]),
         ("[statistics]\nlowest_deviation = 0.25", ["[metrics.export_edges]: ", "0.0625 and"]),

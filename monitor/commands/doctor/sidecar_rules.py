@@ -27,6 +27,7 @@ from monitor.commands.doctor.rules import (
 PASSED_THROUGH = 0.05  # CalibrationPassThroughHigh
 REJECTED = 0.01  # CalibrationRejectedHigh
 CHECKPOINT_SECONDS = 120.0  # CalibrationCheckpointStale
+UPLOAD_INTERVALS = 4.0  # CalibrationUploadStale
 LOOP_LAG_SECONDS, FRAME_SECONDS = 0.25, 0.1  # CalibrationOverload
 
 # Started less than so many seconds ago: perhaps again and again.
@@ -245,6 +246,15 @@ def old_checkpoint(seen: Observation) -> Found:
         yield WRONG, f"the last checkpoint was written {duration(age)} ago"
 
 
+def old_upload(seen: Observation) -> Found:
+    """Finds that uploads do not arrive."""
+    age, every = (seen.now.value(f"upload_{of}_seconds") for of in ("age", "interval"))
+    if age > UPLOAD_INTERVALS * every:
+        failed = seen.now.value("uploads_total", outcome="failed")
+        said = f"{count(failed, 'attempt')} failed since the start"
+        yield WRONG, f"what was counted in the last {duration(age)} is not uploaded: {said}"
+
+
 def unwritten(seen: Observation) -> Found:
     """Finds frames and labels that could not be written."""
     text = "frames and labels could not be written to disk: {}"
@@ -408,6 +418,7 @@ RULES = {
         Rule("calibrationcheckpointstale", checkpoints),
         Rule("calibrationcheckpointstale", old_checkpoint),
         Rule("calibrationcheckpointstale", unwritten),
+        Rule("calibrationuploadstale", old_upload),
         Rule("the-disk-does-not-keep-up", disk_busy),
         Rule("files-that-cannot-be-used", refused_files),
         Rule("entries-that-were-lost", lost_entries),

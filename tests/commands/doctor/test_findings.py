@@ -515,6 +515,10 @@ CASES = [
     (WRONG, DISK, stands("checkpoint_age_seconds", 300), "the last checkpoint was written 5 min"),
     (REMARK, DISK, stands("checkpoint_age_seconds", NAN), "no state is kept on disk"),
     (
+        *(WRONG, DISK, stands("upload_age_seconds", 5 * 3600)),
+        "what was counted in the last 5 h is not uploaded: 3 attempts failed since the start",
+    ),
+    (
         *(WRONG, DISK, seen(*(fates(dropped_disk_busy=40),) * 2)),
         "the disk does not keep up: 0 frames or labels wait",
     ),
