@@ -34,7 +34,7 @@ def driven(seed: int) -> tuple[list[Upload], StatisticsState]:
     random = np.random.default_rng(seed)
     uploads, everything, all_held = list[Upload](), list[Row](), list[Holdings]()
     for vehicle in range(VEHICLES):
-        rows = random_rows(int(random.integers(2**31)), 60)
+        rows = random_rows(int(random.integers(2**31)), 40)
         everything += rows
         for upload, gained in _uploads(f"car{vehicle}", rows, random):
             uploads.append((upload, gained))
