@@ -180,9 +180,7 @@ def _plus(large: SparseSums, small: SparseSums) -> SparseSums:
     touched += small.values
     touched, over_keys, over = _carried(small.keys, touched)
     values[place] = touched
-    emptied = place[:0]
-    if not touched[:, 0].all():
-        emptied = place[~touched.any(axis=1)]
+    emptied = place[_zero_rows(touched)]
     spill_keys = np.concatenate((large.spill_keys, small.spill_keys, over_keys))
     spill = np.concatenate((large.spill, small.spill, over))
     return _canonical(keys, values, spill_keys, spill, emptied)
@@ -193,8 +191,16 @@ def from_cells(
 ) -> SparseSums:
     """Makes sums of ascending keys, values in [−2^63, 2^63 − 2^61), and spills in any order."""
     values, over_keys, over = _carried(keys, values)
-    spill_keys, spill = np.append(spill_keys, over_keys), np.append(spill, over)
-    return _canonical(keys, values, spill_keys, spill, np.flatnonzero(~values.any(axis=1)))
+    if over.size:
+        spill_keys, spill = np.append(spill_keys, over_keys), np.append(spill, over)
+    return _canonical(keys, values, spill_keys, spill, _zero_rows(values))
+
+
+def _zero_rows(values: IntArray) -> IntArray:
+    # Mostly the first column, of counts, says at once that there is none.
+    if values[:, 0].all():
+        return np.zeros(0, np.int64)
+    return np.flatnonzero(~values.any(axis=1))
 
 
 def _carried(keys: IntArray, values: IntArray) -> tuple[IntArray, IntArray, IntArray]:

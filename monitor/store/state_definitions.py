@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
@@ -31,11 +31,14 @@ from monitor.statistics.bins import EXPONENT, Binning, IncompatibleStatistics, L
 from monitor.statistics.exact_sums import LIMB_BITS, SPILL_BITS, ExactSum, SparseSums, from_cells
 from monitor.statistics.state import Slicing
 from monitor.statistics.windows import InvalidWindows, Windows
+from monitor.store.varints import NaturalArray, Read
 from monitor.v1 import frame_pb2
 from monitor.v1 import statistics_state_pb2 as pb
 
 # What limbs and spills may hold: two of them can be added.
 _LARGEST = 2**62
+
+_NO_NATURALS, _NO_NUMBERS = np.zeros(0, np.uint64), np.zeros(0, np.int64)
 
 
 class InvalidState(ValueError):
@@ -63,60 +66,67 @@ def read_values(message: Message, names: Iterable[str]) -> dict[str, Any]:
     }
 
 
-def encode_sums(sums: SparseSums) -> pb.SparseSums:
-    """The message of sparse sums."""
-    return pb.SparseSums(
-        key_steps=np.diff(sums.keys, prepend=0).tolist(),
-        width=sums.width,
-        values=sums.values.ravel().tolist(),
-        spill_keys=sums.spill_keys.tolist(),
-        spill=sums.spill.tolist(),
-    )
+def encode_sums(sums: SparseSums) -> dict[str, Any]:
+    """The fields of the SparseSums of a message, which would copy one that is made already."""
+    return {
+        "key_steps": np.diff(sums.keys, prepend=0).tolist(),
+        "width": sums.width,
+        "values": sums.values.ravel().tolist(),
+        "spill_keys": sums.spill_keys.tolist(),
+        "spill": sums.spill.tolist(),
+    }
 
 
-def decode_sums(message: pb.SparseSums, width: int, end: int, field: str) -> SparseSums:
+def decode_sums(sums: Read, width: int, end: int, field: str) -> SparseSums:
     """The sums of a message.
 
+    sums        a SparseSums
     width, end  columns of a cell, and the first key beyond the bins
     field       for errors
     raises      InvalidState
     """
-    if not message.key_steps:
-        if message.values or message.spill_keys or message.spill:
+    steps, values = sums.get("key_steps", _NO_NATURALS), sums.get("values", _NO_NUMBERS)
+    spill_keys, spill = sums.get("spill_keys", _NO_NATURALS), sums.get("spill", _NO_NUMBERS)
+    if not steps.size:
+        if values.size or spill_keys.size or spill.size:
             raise invalid(field, "values without keys")
         return SparseSums.zero(width)
-    if message.width != width:
-        raise invalid(f"{field}.width", f"{message.width} columns, where our bins have {width}")
-    steps = _naturals(message.key_steps, end, f"{field}.key_steps")
-    keys = np.cumsum(steps)
+    if sums.get("width", 0) != width:
+        raise invalid(
+            f"{field}.width", f"{sums.get('width', 0)} columns, where our bins have {width}"
+        )
+    steps = _below(steps, end, f"{field}.key_steps")
+    keys = steps.cumsum()
     if steps[1:].min(initial=1) < 1 or keys[-1] >= end:
         raise invalid(f"{field}.key_steps", f"not ascending keys below {end}")
-    values = np.array(message.values, np.int64)
     if values.size != keys.size * width:
         raise invalid(f"{field}.values", f"{values.size} for {keys.size} cells of {width}")
     if not within(values, 2**SPILL_BITS):
         raise invalid(f"{field}.values", f"not all in [-2^{SPILL_BITS}, 2^{SPILL_BITS})")
-    spill_keys = _naturals(message.spill_keys, end * width, f"{field}.spill_keys")
-    spill = np.array(message.spill, np.int64)
-    if spill.size != spill_keys.size or not np.isin(spill_keys // width, keys).all():
-        raise invalid(f"{field}.spill", "not one for each key, or of cells that are not there")
-    if not within(spill, _LARGEST):
-        raise invalid(f"{field}.spill", "above 2^62")
-    return from_cells(keys, values.reshape(keys.size, width), spill_keys, spill)
+    if spill_keys.size or spill.size:
+        spill_keys = _below(spill_keys, end * width, f"{field}.spill_keys")
+        cells = spill_keys // width
+        there = keys.take(keys.searchsorted(cells), mode="clip") == cells
+        if spill.size != spill_keys.size or not there.all():
+            raise invalid(f"{field}.spill", "not one for each key, or of cells that are not there")
+        if not within(spill, _LARGEST):
+            raise invalid(f"{field}.spill", "above 2^62")
+    return from_cells(keys, values.reshape(keys.size, width), spill_keys.view(np.int64), spill)
 
 
-def encode_limbs(sums: ExactSum) -> pb.ExactSums:
-    """The message of exact sums."""
-    return pb.ExactSums(low=sums.low.ravel().tolist(), high=sums.high.ravel().tolist())
+def encode_limbs(sums: ExactSum) -> dict[str, Any]:
+    """The fields of the ExactSums of a message."""
+    return {"low": sums.low.ravel().tolist(), "high": sums.high.ravel().tolist()}
 
 
-def decode_limbs(message: pb.ExactSums, like: ExactSum, field: str) -> ExactSum:
+def decode_limbs(sums: Read, like: ExactSum, field: str) -> ExactSum:
     """The sums of a message.
 
+    sums    an ExactSums
     like    sums of the shape and unit they must have
     raises  InvalidState
     """
-    low, high = np.array(message.low, np.int64), np.array(message.high, np.int64)
+    low, high = (sums.get(name, _NO_NUMBERS) for name in ("low", "high"))
     if low.size != like.low.size or high.size != like.low.size:
         raise invalid(
             field, f"{low.size} low and {high.size} high limbs, where our bins have {like.low.size}"
@@ -126,9 +136,9 @@ def decode_limbs(message: pb.ExactSums, like: ExactSum, field: str) -> ExactSum:
     return ExactSum(low.reshape(like.low.shape), high.reshape(like.low.shape), like.exponent)
 
 
-def no_limbs(message: pb.ExactSums) -> bool:
+def no_limbs(sums: Read) -> bool:
     """Tells whether sums are absent: a place for what newer code has added."""
-    return not message.low and not message.high
+    return not ("low" in sums or "high" in sums)
 
 
 def within(values: IntArray, limit: int) -> bool:
@@ -136,11 +146,10 @@ def within(values: IntArray, limit: int) -> bool:
     return bool(values.size == 0 or (values.min() >= -limit and values.max() < limit))
 
 
-def _naturals(numbers: Collection[int], end: int, field: str) -> IntArray:
-    array = np.array(numbers, np.uint64)
-    if array.size and array.max() >= end:
-        raise invalid(field, f"{array.max()}, above the {end} that our bins make possible")
-    return array.astype(np.int64)
+def _below(numbers: NaturalArray, end: int, field: str) -> IntArray:
+    if numbers.size and numbers.max() >= end:
+        raise invalid(field, f"{numbers.max()}, above the {end} that our bins make possible")
+    return numbers.view(np.int64)
 
 
 # What bins and lists may be, so that a message of a few bytes cannot ask for gigabytes.

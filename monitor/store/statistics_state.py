@@ -73,6 +73,7 @@ from monitor.store.state_definitions import (
     no_limbs,
     values_of,
 )
+from monitor.store.varints import Read, read_integers
 from monitor.store.vehicle_rows import decode_vehicles, encode_vehicles
 from monitor.v1 import statistics_state_pb2 as pb
 
@@ -249,21 +250,21 @@ def decode_slice(
     return SliceState(name, space, message.overflow, panes)
 
 
-def _decode_slice_pane(zero: StageStatistics, pane: pb.PaneState, field: str) -> SliceStatistics:
-    raw = recalibrated = _decode_stage(pane.raw, zero, f"{field}.raw")
-    if pane.HasField("recalibrated"):
-        recalibrated = _decode_stage(pane.recalibrated, zero, f"{field}.recalibrated")
+def _decode_slice_pane(zero: StageStatistics, pane: Read, field: str) -> SliceStatistics:
+    raw = recalibrated = _decode_stage(pane.get("raw", {}), zero, f"{field}.raw")
+    if "recalibrated" in pane:
+        recalibrated = _decode_stage(pane["recalibrated"], zero, f"{field}.recalibrated")
     return Stages(raw, recalibrated)
 
 
 def _panes(
-    messages: Iterable[Pane], windows: Windows, field: str, decode: Callable[[Pane, str], Held]
+    messages: Iterable[Pane], windows: Windows, field: str, decode: Callable[[Read, str], Held]
 ) -> dict[PaneKey, Held]:
     """Reads the panes of a slice. Raises InvalidState."""
     panes: dict[PaneKey, Held] = {}
     for i, pane in enumerate(messages):
         where = f"{field}.panes[{i}]"
-        held = decode(pane, where)
+        held = decode(read_integers(pane), where)
         if pane.level > windows.older or (pane.level == windows.older and pane.number != 0):
             raise invalid(
                 f"{where}.level",
@@ -288,25 +289,30 @@ def check_panes(panes: Mapping[PaneKey, object], windows: Windows, field: str) -
             raise invalid(field, f"{many} panes of level {level}, where up to {most} can be")
 
 
-def _decode_stage(message: pb.StageState, zero: StageStatistics, field: str) -> StageStatistics:
+def _decode_stage(stage: Read, zero: StageStatistics, field: str) -> StageStatistics:
     axes, binning = zero.space.k + 1, zero.binning
-    n = checked_count(message.n, field)
+    n = checked_count(stage.get("n", 0), field)
     cells = decode_sums(
-        message.cells, zero.cells.width, axes * binning.deviation.count, f"{field}.cells"
+        stage.get("cells", {}), zero.cells.width, axes * binning.deviation.count, f"{field}.cells"
     )
-    nees = decode_sums(message.nees, zero.nees.width, axes * binning.nees.count, f"{field}.nees")
+    nees = decode_sums(
+        stage.get("nees", {}), zero.nees.width, axes * binning.nees.count, f"{field}.nees"
+    )
     squares = decode_sums(
-        message.squares, zero.squares.width, axes * SQUARED_ERRORS.count, f"{field}.squares"
+        stage.get("squares", {}),
+        zero.squares.width,
+        axes * SQUARED_ERRORS.count,
+        f"{field}.squares",
     )
     companions, crps = _split(zero.companions, -zero.space.k)
-    if not no_limbs(message.companions):
-        companions = decode_limbs(message.companions, companions, f"{field}.companions")
+    if not no_limbs(stage.get("companions", {})):
+        companions = decode_limbs(stage.get("companions", {}), companions, f"{field}.companions")
     elif n or cells.keys.size or nees.keys.size:
         # They are most of a pane in memory: what has sums must bring all of them.
         raise invalid(f"{field}.companions", "absent, where other sums are there")
     # An older sidecar sets both apart, and writes them as a pane of their own.
-    if not no_limbs(message.crps):
-        crps = decode_limbs(message.crps, crps, f"{field}.crps")
+    if not no_limbs(stage.get("crps", {})):
+        crps = decode_limbs(stage.get("crps", {}), crps, f"{field}.crps")
     elif squares.keys.size:
         raise invalid(f"{field}.crps", "absent, where squares are there")
     found = _joined(companions, crps)
@@ -367,39 +373,38 @@ def _check_hash(found: str, ours: str, what: str, field: str) -> None:
         )
 
 
-def _decode_class_pane(zero: ClassStatistics, pane: pb.ClassPaneState, field: str) -> ClassStages:
+def _decode_class_pane(zero: ClassStatistics, pane: Read, field: str) -> ClassStages:
     raw = recalibrated = replace(
-        _decode_class_sums(pane, zero, field), n=checked_count(pane.n, field)
+        _decode_class_sums(pane, zero, field), n=checked_count(pane.get("n", 0), field)
     )
-    if raw.n and not pane.tables:
+    if raw.n and "tables" not in pane:
         raise invalid(f"{field}.tables", "absent, where other sums are there")
-    if pane.HasField("change"):
-        change = _decode_class_sums(pane.change, zero, f"{field}.change")
+    if "change" in pane:
+        change = _decode_class_sums(pane["change"], zero, f"{field}.change")
         recalibrated = raw.merge(change)
     return Stages(raw, recalibrated)
 
 
-def _decode_class_sums(
-    message: pb.ClassPaneState | pb.ClassChange, zero: ClassStatistics, field: str
-) -> ClassStatistics:
-    """The sums of a message, with no count of rows."""
+def _decode_class_sums(sums: Read, zero: ClassStatistics, field: str) -> ClassStatistics:
+    """The sums of a pane, or what changed of them, with no count of rows."""
     companions, moments = _split(zero.companions, _MOMENTS)
-    if not no_limbs(message.moments):
-        moments = decode_limbs(message.moments, moments, f"{field}.moments")
-    if not message.tables:
-        if not no_limbs(message.companions):
+    if not no_limbs(sums.get("moments", {})):
+        moments = decode_limbs(sums.get("moments", {}), moments, f"{field}.moments")
+    tables = sums.get("tables", [])
+    if not tables:
+        if not no_limbs(sums.get("companions", {})):
             raise invalid(f"{field}.tables", "absent, where other sums are there")
         # A place for what newer code has added, or an older sidecar has set apart.
         return replace(zero, companions=_joined(companions, moments))
-    if len(message.tables) != len(zero.tables):
-        raise invalid(f"{field}.tables", f"{len(message.tables)}, not {len(zero.tables)}")
-    companions = decode_limbs(message.companions, companions, f"{field}.companions")
+    if len(tables) != len(zero.tables):
+        raise invalid(f"{field}.tables", f"{len(tables)}, not {len(zero.tables)}")
+    companions = decode_limbs(sums.get("companions", {}), companions, f"{field}.companions")
     return replace(
         zero,
         tables=tuple(
             decode_sums(table, width, end, f"{field}.tables[{i}]")
             for i, (table, (width, end)) in enumerate(
-                zip(message.tables, table_shapes(zero.classes), strict=True)
+                zip(tables, table_shapes(zero.classes), strict=True)
             )
         ),
         companions=_joined(companions, moments),
@@ -439,15 +444,19 @@ def decode_predicted_slice(
     return PredictedSliceState(name, space, message.overflow, panes)
 
 
-def _decode_predicted_pane(pane: pb.PredictedPaneState, field: str) -> PredictedStatistics:
-    zero, n = no_predicted(), checked_count(pane.n, field)
-    deviations = decode_sums(pane.deviations, 1, RANGES * DEVIATIONS.count, f"{field}.deviations")
-    entropies = decode_sums(pane.entropies, 1, RANGES * ENTROPIES.count, f"{field}.entropies")
-    if no_limbs(pane.companions):
+def _decode_predicted_pane(pane: Read, field: str) -> PredictedStatistics:
+    zero, n = no_predicted(), checked_count(pane.get("n", 0), field)
+    deviations = decode_sums(
+        pane.get("deviations", {}), 1, RANGES * DEVIATIONS.count, f"{field}.deviations"
+    )
+    entropies = decode_sums(
+        pane.get("entropies", {}), 1, RANGES * ENTROPIES.count, f"{field}.entropies"
+    )
+    if no_limbs(pane.get("companions", {})):
         if n or deviations.keys.size or entropies.keys.size:
             raise invalid(f"{field}.companions", "absent, where other sums are there")
         return zero
-    companions = decode_limbs(pane.companions, zero.companions, f"{field}.companions")
+    companions = decode_limbs(pane.get("companions", {}), zero.companions, f"{field}.companions")
     return replace(zero, n=n, tables=(deviations, entropies), companions=companions)
 
 

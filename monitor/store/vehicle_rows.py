@@ -25,6 +25,7 @@ from monitor.store.state_definitions import (
     encode_limbs,
     no_limbs,
 )
+from monitor.store.varints import read_integers
 from monitor.v1 import statistics_state_pb2 as pb
 
 # Of a sum, at most; it is 7 or so.
@@ -59,7 +60,7 @@ def decode_vehicles(message: pb.VehicleRow, field: str) -> Iterator[tuple[str, R
     name = OVERFLOW if message.overflow else checked_slice_name(message.name, field)
     vehicles = [checked_slice_name(one, f"{field}.vehicles") for one in message.vehicles]
     for part, stage in (("raw", RAW), ("change", CHANGE)):
-        limbs = getattr(message, part)
+        limbs = read_integers(getattr(message, part))
         if not vehicles or no_limbs(limbs):
             continue  # a place for what newer code has added
         like = ExactSum.zero((len(vehicles), row_layout(space.k)[1]), EXPONENT)

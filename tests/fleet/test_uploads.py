@@ -55,6 +55,9 @@ class Store:
             raise StoreFailed("503")
         return self.held[name]
 
+    def head(self, name: str, most: int) -> bytes:
+        return self.get(name)[:most]
+
     def create(self, name: str, data: bytes) -> bool:
         if self.trouble == "down":
             raise StoreFailed("no route")
