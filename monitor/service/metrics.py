@@ -192,7 +192,7 @@ def forwarding(tracker: ExternalTracker) -> Iterator[str]:
     yield histogram("tracker_seconds", tracker.seconds)
 
 
-def fleet(uploads: Uploader) -> Iterator[str]:
+def uploading(uploads: Uploader) -> Iterator[str]:
     """Yields the families of uploads."""
     yield family("uploads_total", uploads.counts.items())
     yield single("upload_pending_bytes", uploads.pending_bytes)
@@ -307,7 +307,7 @@ def render(snapshot: Snapshot) -> Generator[None, None, bytes]:
         _disk(snapshot),
         _tracks(snapshot.pipeline.tracks()),
         forwarding(snapshot.tracker) if snapshot.tracker is not None else (),
-        fleet(snapshot.uploads) if snapshot.uploads is not None else (),
+        uploading(snapshot.uploads) if snapshot.uploads is not None else (),
         operation(snapshot),
     ):
         pieces.append(piece.encode())
