@@ -314,8 +314,7 @@ class Uploader:
     async def _cut(self) -> None:
         """Makes an object of what was gained since the last one; of nothing none is made."""
         now, at = await self.taken(), self.clock()
-        known = self._known or replace(now, slices=(), class_slices=(), predicted=())
-        gain = await self.in_steps(now.since(known))
+        gain = await self.in_steps(now.since(self._known or _nothing(now)))
         if gain.slices or gain.class_slices or gain.predicted:
             vehicle, epoch, sequence = self._next()
             cut = await self.aside(partial(Pending.of, gain, vehicle, epoch, sequence))
@@ -400,12 +399,14 @@ class Uploader:
             sync_path(self.claim.folder)
 
 
+def _nothing(like: StatisticsState) -> StatisticsState:
+    return StatisticsState(like.binning, like.windows, like.clock_ns, slicing=like.slicing)
+
+
 def _fit(one: StatisticsState, other: StatisticsState) -> bool:
     """Tells whether two states can be added."""
-    bare = (replace(s, slices=(), class_slices=(), predicted=()) for s in (one, other))
-    ours, theirs = (replace(s, holds=NOTHING_HELD) for s in bare)
     try:
-        ours.merge(theirs)
+        _nothing(one).merge(_nothing(other))
     except IncompatibleStatistics:
         return False
     return True
