@@ -93,13 +93,13 @@ def main() -> None:
                 others = len(named) - bad
                 found.setdefault(kind, []).append((bad, others, took))
         for kind, runs in found.items():
-            bad, false, took = (np.array(column) for column in zip(*runs, strict=True))
-            said = f"{bad.sum()} of {bad.size}"
+            caught, false, times = (np.array(column) for column in zip(*runs, strict=True))
+            said = f"{caught.sum()} of {caught.size}"
             if kind == "healthy":
-                false, said = false + bad, "–"
+                false, said = false + caught, "–"
             print(
                 f"{spread:g} | {kind} | {said} | {false.mean():.2f}"
-                f" | {np.count_nonzero(false)} of {false.size} | {1e3 * np.median(took):.0f}",
+                f" | {np.count_nonzero(false)} of {false.size} | {1e3 * np.median(times):.0f}",
                 flush=True,
             )
 

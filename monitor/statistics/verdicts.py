@@ -370,7 +370,7 @@ def verdicts_of_sums(space: Space, found: Evaluation, group: str = "") -> Iterat
 
     The squares of normalised errors vary by (κ − 1) of their squared mean, and their mean by this
     over the independent rows that they are worth: which gives an interval on the scale of the
-    logarithm, of Student's distribution as in ratio_interval. It covers 93 to 95 % of simulated
+    logarithm, of Student's distribution as in ratio_interval. It covers 92 to 95 % of simulated
     drives with normal errors, correlated by 0.9, and 84 to 87 % where whole tracks have errors of
     t5, where that by tracks covers 90 %. Sums do not tell how sure the mean error is, nor whether σ
     ranks the errors: these are NaN.

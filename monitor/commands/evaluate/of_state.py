@@ -34,7 +34,7 @@ def evaluate_state(options: argparse.Namespace, of_rows: tuple[str, ...]) -> lis
     of_rows  options, by destination, that only rows can answer
     raises   ValueError where one of them is given; EvaluationError; as read_state
     """
-    why = f"{options.file} holds sums, and no rows. Leave it out; `report --state` writes a page."
+    why = f"{options.file} holds sums, and no rows. Leave it out; `report` writes a page."
     allow(options, False, why, *of_rows)
     state = read_state(Path(options.file)).state
     cut = BinCut(options.bins or BinCut().count)

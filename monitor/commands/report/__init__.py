@@ -21,7 +21,7 @@ from monitor.store.state_files import read_state
 EXAMPLE = """examples:
   calibration-monitor report --output today.html
   calibration-monitor report --address 127.0.0.1:50051 --output today.html
-  calibration-monitor report --state fleet.state --output fleet.html
+  calibration-monitor report fleet.state --output fleet.html
   calibration-monitor report --evidence today.intoto.jsonl
   calibration-monitor report --verify today.intoto.jsonl"""
 
@@ -29,7 +29,9 @@ EXAMPLE = """examples:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the verb."""
     add_sidecar(parser)
-    add_value(parser, "--state", "FILE", "statistics from export or merge, in place of a sidecar")
+    text = "statistics from export or merge, in place of a sidecar"
+    parser.add_argument("file", metavar="FILE", nargs="?", help=text)
+    add_value(parser, "--state", "FILE", "the same")
     add_value(parser, "--output", "F", "HTML file to write")
     text = "write an in-toto statement of type test-result, and the files that it is about"
     add_value(parser, "--evidence", "F", text)
@@ -44,8 +46,8 @@ def run(options: argparse.Namespace) -> int:
     Raises SidecarUnavailable, SidecarRefused, InvalidState, CannotWrite, NotAsStated, ValueError.
     """
     if options.verify is not None:
-        if options.output or options.evidence or options.state:
-            raise ValueError("--verify: it only checks. Leave --output, --evidence, --state out.")
+        if options.output or options.evidence or options.state or options.file:
+            raise ValueError("--verify: it only checks. Leave FILE, --output and --evidence out.")
         names = verify(Path(options.verify))
         tell(options, {"unchanged": names}, f"unchanged: {', '.join(names)}")
         return 0
@@ -53,9 +55,11 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError("nothing to write: give --output FILE.html, or --evidence FILE.")
     if options.evidence in ("-", options.output):
         raise ValueError("--evidence: files are written beside it. Name a file of its own.")
-    if options.state is not None:
-        seen = Seen(read_state(Path(options.state)).state)
-        made = {"statistics": hashed(options.state)}
+    if options.file and options.state:
+        raise ValueError("--state: FILE is one already. Name one file.")
+    if file := options.file or options.state:
+        seen = Seen(read_state(Path(file)).state)
+        made = {"statistics": hashed(file)}
     else:
         seen = ask(Client(options.address, access_of(options)), look)
         made = {"asked": options.address}
