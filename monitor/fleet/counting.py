@@ -58,6 +58,7 @@ from monitor.statistics.folding import (
     counted_state,
 )
 from monitor.statistics.state import StatisticsState
+from monitor.store.state_files import beginning_in
 from monitor.store.statistics_state import StoredState, parsed, serialised
 
 # The id of no object.
@@ -234,7 +235,8 @@ def identity(state: bytes) -> bytes:
 
     A state that holds none has itself for a name.
     """
-    spans = parsed(state).state.holds.spans
+    beginning = beginning_in(state, whole=True)
+    spans = {} if beginning is None else beginning.holds.spans
     return json.dumps(sorted(spans.items())).encode() if spans else state
 
 

@@ -208,14 +208,6 @@ def write_body(file: BinaryIO, parts: Iterable[bytes]) -> int:
     return _HEAD.size + length
 
 
-def is_body(path: Path, kind: Kind = STATISTICS) -> bool:
-    """Tells by its first bytes whether a file was written so. Raises OSError."""
-    if not path.is_file():
-        return False
-    with path.open("rb") as file:
-        return file.read(len(kind.magic)) == kind.magic
-
-
 def checked(parts: Iterable[bytes]) -> bytes:
     """Returns the bytes of a checked file of statistics with these parts."""
     body = b"".join(parts)

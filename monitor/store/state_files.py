@@ -30,12 +30,12 @@ def read_state(path: Path) -> StoredState:
         raise type(error)(f"{path}: {error}") from None
 
 
-def is_state(path: Path) -> bool:
-    """Tells whether a file holds statistics, by its first bytes."""
-    if not path.is_file():
+def is_state(file: object) -> bool:
+    """Tells by its first bytes whether what a verb was given is a file of statistics."""
+    if not isinstance(file, str | Path) or not Path(file).is_file():
         return False
-    with path.open("rb") as file:
-        return file.read(len(STATISTICS.magic)) == STATISTICS.magic
+    with Path(file).open("rb") as opened:
+        return opened.read(len(STATISTICS.magic)) == STATISTICS.magic
 
 
 # Fields of the first part, and those of them that two states must share.

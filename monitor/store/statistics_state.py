@@ -565,7 +565,7 @@ def decode(parts: Iterable[pb.StatisticsState]) -> StoredState:
     slices: dict[Any, SliceState] = {}
     class_slices: dict[Any, ClassSliceState] = {}
     predicted: dict[Any, PredictedSliceState] = {}
-    holds = Holdings()
+    holdings: list[Holdings] = []
     vehicles: dict[str, dict[RowKey, VehicleRow]] = {}
     sample: list[SampledSlice] = []
     unknown: list[bytes] = []
@@ -588,8 +588,8 @@ def decode(parts: Iterable[pb.StatisticsState]) -> StoredState:
             field = f"predicted[{next(predicted_numbers)}]"
             also = decode_predicted_slice(every, windows, field)
             check_panes(unite(predicted, also, windows, clock_ns).panes, windows, field)
-        for i, holding in enumerate(part.holds):
-            holds = holds.merge(decode_holding(holding, f"holds[{i}]"))
+        for holding in part.holds:
+            holdings.append(decode_holding(holding, f"holds[{len(holdings)}]"))
         for table in part.vehicles:
             for vehicle, key, row in decode_vehicles(table, f"vehicles[{next(row_numbers)}]"):
                 add_row(vehicles.setdefault(vehicle, {}), key, row)
@@ -609,7 +609,7 @@ def decode(parts: Iterable[pb.StatisticsState]) -> StoredState:
     regression, classes = tuple(slices.values()), tuple(class_slices.values())
     read = StatisticsState(
         *(binning, windows, clock_ns, regression, classes, slicing, tuple(predicted.values())),
-        holds,
+        Holdings.united(holdings),
         VehicleRows({vehicle: rows for vehicle, rows in vehicles.items() if rows}),
         tuple(sample),
     )

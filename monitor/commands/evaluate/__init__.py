@@ -12,7 +12,6 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
@@ -244,7 +243,7 @@ def run(options: argparse.Namespace) -> int:
 
     Raises RecordingError, EvaluationError, InvalidRecalibrator.
     """
-    if options.file != "-" and is_state(Path(options.file)):
+    if is_state(options.file):
         return FAILED if evaluate_state(options, _OF_ROWS) else 0
     _check(options)
     model = None if options.model is None else read_any_model(options.model)

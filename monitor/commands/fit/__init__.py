@@ -23,7 +23,7 @@ from monitor.commands.apply import (
     read_model,
     recalibrate_gaussians,
 )
-from monitor.commands.fit.of_state import evidence_of, fitted_on, is_state, told_of
+from monitor.commands.fit.of_state import evidence_of, fitted_on, told_of
 from monitor.commands.fit.slice_remarks import remarks
 from monitor.commands.held_out import PARTS, HeldOut, dealt, told
 from monitor.commands.options import (
@@ -90,6 +90,7 @@ from monitor.recalibration.scaling import (
 from monitor.recalibration.selection import CLASS_METHODS, AnySelection, ClassSelection, Selection
 from monitor.store.class_recordings import ClassRecording, read_class_recording, require_labels
 from monitor.store.recordings import IN_MEMORY, RECALIBRATED, Recording, Source
+from monitor.store.state_files import is_state
 
 # Options of the verb that divide Gaussians or draw their fit, by destination.
 _OF_GAUSSIANS = ("by", "range_edges", "fewest_tracks", "previous", "prior_strength")

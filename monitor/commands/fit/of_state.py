@@ -8,8 +8,6 @@ from pathlib import Path
 from monitor.commands.options import allow
 from monitor.recalibration.fitting import FITTINGS
 from monitor.recalibration.from_sums import StateEvidence
-from monitor.store.files import is_body
-from monitor.store.recordings import Source
 from monitor.store.state_files import read_state
 
 # Options that say which rows of a recording are fitted on, how it is read and what is held out.
@@ -18,11 +16,6 @@ _OF_ROWS = (
     *("labels", "gate", "distance", "label_gap", "class_map", "label_format", "label_map"),
     *("label_delay", "reject_above_error"),
 )
-
-
-def is_state(file: Source) -> bool:
-    """Tells whether a file is a state of statistics, by its first bytes."""
-    return isinstance(file, str | Path) and str(file) != "-" and is_body(Path(file))
 
 
 def evidence_of(options: argparse.Namespace) -> StateEvidence:
