@@ -36,6 +36,7 @@ from monitor.statistics.state import (
     no_statistics,
     observe,
 )
+from monitor.statistics.vehicles import NO_VEHICLES
 from monitor.statistics.windows import PaneKey, S, Windows, put
 from monitor.store.statistics_state import StoredState, serialised
 from monitor.v1 import statistics_state_pb2 as pb
@@ -197,10 +198,13 @@ def assert_same_state(left: StatisticsState, right: StatisticsState) -> None:
 
 
 def assert_counted(found: StatisticsState, expected: StatisticsState) -> None:
-    """Equal to the last bit, but for uploads that are held, and slices in which nothing is left."""
+    """Equal to the last bit, but for uploads and vehicles, and slices in which nothing is left."""
     clock_ns = max(found.clock_ns or 0, expected.clock_ns or 0)
     at = StatisticsState(expected.binning, expected.windows, clock_ns, slicing=expected.slicing)
-    one, other = (at.merge(replace(each, holds=NOTHING_HELD)) for each in (found, expected))
+    one, other = (
+        at.merge(replace(each, holds=NOTHING_HELD, vehicles=NO_VEHICLES))
+        for each in (found, expected)
+    )
     assert_same_state(finished(one.since(at)), finished(other.since(at)))
 
 

@@ -228,6 +228,22 @@ EXTERNAL = {
         Values("s", least=0),
     ),
 }
+# Empty without `[fleet] upload`.
+UPLOADS = {
+    """Age of what is uploaded, in intervals
+    Time since what was acknowledged last was cut, over `[fleet] every_minutes`. Healthy: below 2.
+    An alert at 4: the store cannot be reached, or refuses; nothing is lost meanwhile.
+    docs/runbook.md#calibrationuploadstale""": graph(
+        {"{{instance}}": f"{of('upload_age_seconds')} / {of('upload_interval_seconds')}"},
+        Values(least=0, decimals=1),
+    ),
+    """Attempts to upload, by how they ended
+    In an hour. Healthy: sent alone. Failed: it is tried again, the log says why. Conflict: two
+    vehicles of one name, or a folder that was copied. docs/fleet.md#upload""": graph(
+        {"{{outcome}}": f"sum by (outcome) ({increase('uploads_total', 'outcome', '1h')})"},
+        _NONE,
+    ),
+}
 
 SERVICE = dashboard(
     "calibration-service",
@@ -238,4 +254,5 @@ SERVICE = dashboard(
     row("Refused, passed through, left out", LEFT_OUT, span=12),
     row("State, memory, clock and build", KEPT),
     row("With an external tracker", EXTERNAL, span=12, folded=True),
+    row("Uploads to a fleet", UPLOADS, span=12, folded=True),
 )

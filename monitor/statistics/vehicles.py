@@ -206,9 +206,14 @@ def of_state(vehicle: str, state: StatisticsState) -> VehicleRows:
 
 
 def with_rows(state: StatisticsState) -> StatisticsState:
-    """Returns an upload of one vehicle with the rows of that vehicle, in place of any others."""
-    (vehicle,) = state.holds.vehicles
-    return replace(state, vehicles=of_state(vehicle, state))
+    """Returns an upload of one vehicle with the rows of that vehicle, in place of any others.
+
+    Other states are returned as they are.
+    """
+    vehicles = state.holds.vehicles
+    if len(vehicles) != 1:
+        return state
+    return replace(state, vehicles=of_state(vehicles[0], state))
 
 
 # The false discovery rate; and below which a vehicle has too little data: effective detections,

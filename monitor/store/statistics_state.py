@@ -54,7 +54,12 @@ from monitor.statistics.state import (
 )
 from monitor.statistics.vehicles import RowKey, VehicleRow, VehicleRows, add_row
 from monitor.statistics.windows import PaneKey, Summable, Windows, put
-from monitor.store.sampled_rows import decode_sampled, encode_sampled
+from monitor.store.fleet_rows import (
+    decode_sampled,
+    decode_vehicles,
+    encode_sampled,
+    encode_vehicles,
+)
 from monitor.store.state_definitions import (
     InvalidState,
     checked_class_names,
@@ -74,7 +79,6 @@ from monitor.store.state_definitions import (
     values_of,
 )
 from monitor.store.varints import Read, read_integers
-from monitor.store.vehicle_rows import decode_vehicles, encode_vehicles
 from monitor.v1 import statistics_state_pb2 as pb
 
 # Where the moments of class probabilities begin among their companions.

@@ -24,10 +24,11 @@ from monitor.fleet.uploads import PENDING, UPLOADED, Uploader, UploadOutcome
 from monitor.pipeline.housekeeping import in_steps
 from monitor.statistics.observations import finished
 from monitor.statistics.state import StatisticsState
+from monitor.statistics.vehicles import of_state
 from monitor.store.files import Claim, read_body
 from monitor.store.statistics_state import parsed
 from tests.laws import costly
-from tests.states import Row, assert_counted, clock_of, counted, random_rows
+from tests.states import Row, assert_counted, bits, clock_of, counted, random_rows
 
 ADDRESS = "s3://bucket/{vehicle}/{epoch}/{sequence}.state"
 HOUR = 3600.0
@@ -75,6 +76,8 @@ class Store:
             state = parsed(read_body(folder / "object")).state
             (life,) = state.holds.spans
             assert name.startswith("/".join(life)) and len(state.holds) == 1
+            # An object brings the row of its vehicle, by which vehicles are compared.
+            assert bits(state.vehicles) == bits(of_state(life[0], state))
             states.append(state)
         random.Random(len(states)).shuffle(states)
         return reduce(StatisticsState.merge, states)

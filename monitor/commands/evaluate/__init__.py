@@ -27,7 +27,6 @@ from monitor.commands.apply import (
 )
 from monitor.commands.conditions import holding, read_condition
 from monitor.commands.evaluate.class_rows import class_table, judged_classes, measured_classes
-from monitor.commands.evaluate.of_state import evaluate_state
 from monitor.commands.evaluate.sweep import sweep_figures, sweep_table, swept
 from monitor.commands.evaluation_tables import (
     advice,
@@ -244,6 +243,9 @@ def run(options: argparse.Namespace) -> int:
     Raises RecordingError, EvaluationError, InvalidRecalibrator.
     """
     if is_state(options.file):
+        # It shares with `report` what brings gRPC along, which the Python API does without.
+        from monitor.commands.evaluate.of_state import evaluate_state
+
         return FAILED if evaluate_state(options, _OF_ROWS) else 0
     _check(options)
     model = None if options.model is None else read_any_model(options.model)

@@ -23,7 +23,7 @@ from monitor.commands.apply import (
     read_model,
     recalibrate_gaussians,
 )
-from monitor.commands.fit.of_state import evidence_of, fitted_on, told_of
+from monitor.commands.fit.from_state import evidence_of, fitted_on, told_of
 from monitor.commands.fit.slice_remarks import remarks
 from monitor.commands.held_out import PARTS, HeldOut, dealt, told
 from monitor.commands.options import (
