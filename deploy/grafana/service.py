@@ -14,6 +14,7 @@ from deploy.grafana.panels import (
     below,
     dashboard,
     graph,
+    increase,
     increased,
     of,
     quantile,
@@ -240,7 +241,7 @@ UPLOADS = {
     """Attempts to upload, by how they ended
     In an hour. Healthy: sent alone. Failed: it is tried again, the log says why. Conflict: two
     vehicles of one name, or a folder that was copied. docs/fleet.md#upload""": graph(
-        {"{{outcome}}": f"sum by (outcome) ({increase('uploads_total', 'outcome', '1h')})"},
+        {"{{outcome}}": increase("uploads_total", "outcome", "1h")},
         _NONE,
     ),
 }
