@@ -115,6 +115,8 @@ def objects_in(file: IO[bytes], name: str, how: Columnar, account: Account) -> I
     sequences, sequence = coded(columns, "seq", "")
     classes, class_index = coded(columns, "class", OBJECT)
     there = [one for one in columns.names if one not in _FACTS and arrays[one].dtype.kind in "fiub"]
+    if not there:
+        raise RecordingError(f"{name}: no column of labels has numbers. Use --label-map.")
     position = np.stack([columns.floats(one, every, np.nan) for one in there], axis=1)
     frame = frames_of(columns, every) if "frame" in columns.names else None
     stamps = _label_stamps(columns, every, clocks)

@@ -26,6 +26,7 @@ from monitor.fleet.objects import Folder, Objects, StoreFailed, UnusableStore, o
 from monitor.statistics.bins import IncompatibleStatistics
 from monitor.statistics.holdings import NOTHING_HELD, Holdings, Life
 from monitor.statistics.state import StatisticsState
+from monitor.statistics.vehicles import NO_VEHICLES, RowKey, VehicleRow, VehicleRows, add_row
 from monitor.store.files import UnusableFile, beginning_of, body_of, is_regular
 from monitor.store.state_definitions import InvalidState
 from monitor.store.state_files import Beginning, beginning_in
@@ -390,7 +391,7 @@ def folded(sources: Sequence[Source], unusable: _Unusable, done: Callable[[float
 
     raises  StoreFailed, also where one is another one by now; as _Unusable does
     """
-    part = _Part()
+    part, rows = _Part(), dict[str, dict[RowKey, VehicleRow]]()
     for source in sources:
         path, bad = source.path, len(unusable.why)
         try:
@@ -401,11 +402,18 @@ def folded(sources: Sequence[Source], unusable: _Unusable, done: Callable[[float
             stored = parsed(body_of(data, path))
             if stored.state.holds != source.begins.holds:
                 raise StoreFailed(f"{path} was replaced since it was looked at. Merge again.")
-            # What is held is added at the end: it grows with the fleet, the sums do not.
-            state = replace(stored.state, holds=NOTHING_HELD)
+            # What is held is added at the end, and rows in place: they grow with the fleet, the
+            # sums do not.
+            state = replace(stored.state, holds=NOTHING_HELD, vehicles=NO_VEHICLES)
             part.state = state if part.state is None else part.state.merge(state)
+            for vehicle, found in stored.state.vehicles.rows.items():
+                for key, row in found.items():
+                    add_row(rows.setdefault(vehicle, {}), key, row)
             part.unknown += [stored.unknown] if stored.unknown else []
         if len(unusable.why) > bad:
             part.unusable.append(source)
         done(1)
+    if part.state is not None:
+        kept = {vehicle: found for vehicle, found in rows.items() if found}
+        part.state = replace(part.state, vehicles=VehicleRows(kept))
     return part

@@ -148,6 +148,7 @@ class Uploader:
     _cut_at: float = field(init=False)
     _again: float = field(default=0.0, init=False)
     _trouble: int = field(default=0, init=False)  # failed attempts in a row
+    _ended: bool = field(default=False, init=False)
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _going: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
@@ -203,6 +204,8 @@ class Uploader:
             async with asyncio.timeout(LAST_SECONDS):
                 await self.go_on()
         except TimeoutError:
+            # Another sidecar may take the folder from here on.
+            self._ended = True
             log.warning(
                 "upload: the store has not answered within %g s; %s",
                 *(LAST_SECONDS, self._later),
@@ -315,7 +318,7 @@ class Uploader:
         """Makes an object of what was gained since the last one; of nothing none is made."""
         now, at = await self.taken(), self.clock()
         gain = await self.in_steps(now.since(self._known or _nothing(now)))
-        if gain.slices or gain.class_slices or gain.predicted:
+        if gain.slices or gain.class_slices or gain.predicted or gain.sample:
             vehicle, epoch, sequence = self._next()
             cut = await self.aside(partial(Pending.of, gain, vehicle, epoch, sequence))
             await self.aside(partial(self._write, PENDING, lambda: cut.data))
@@ -336,14 +339,16 @@ class Uploader:
         began = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self.wall()))
         return f"{began}-{self.chance.getrandbits(32):08x}"
 
-    async def _send(self, pending: Pending) -> None:
+    async def _send(self, pending: Pending, *, renamed: bool = False) -> None:
         name = self.config.name_of(*pending.identity)
         created = await self.aside(partial(self.objects.create, name, pending.data))
         # It is there: it was sent before, and the answer was lost. Or it is another's.
         if not created and await self.aside(partial(self.objects.get, name)) != pending.data:
             self.counts[UploadOutcome.CONFLICT] += 1
             self.pending = await self._renamed(pending, name)
-            await self._send(self.pending)
+            if renamed:
+                raise StoreFailed(f"{name} is there, too: the store says so of every name")
+            await self._send(self.pending, renamed=True)
             return
         await self._acknowledged(pending)
 
@@ -376,7 +381,7 @@ class Uploader:
         """Replaces a file, whole or not at all; its bytes are made only if they are kept."""
         if self.claim is None:
             return
-        if not self.claim.take():
+        if self._ended or not self.claim.take():
             raise BlockingIOError(f"another sidecar holds {self.claim.folder}")
         path = self.claim.folder / name
         # One name for ever: what a killed run has begun is written over.

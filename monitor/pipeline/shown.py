@@ -91,10 +91,10 @@ class ShownState:
             )
         now.binning.check_same(before.binning)
         gained = await in_steps(now.since(before))
+        vehicles = await asyncio.to_thread(compare, now.vehicles)
         live.come_to(live.generation, now.clock_ns)
         await in_steps(live.import_in_steps(_sliced(gained, live)))
-        self.vehicles = await asyncio.to_thread(compare, now.vehicles)
-        self.state = now
+        self.state, self.vehicles = now, vehicles
 
 
 def _sliced(state: StatisticsState, live: LiveStatistics) -> StatisticsState:

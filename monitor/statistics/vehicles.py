@@ -342,7 +342,8 @@ def compare(rows: VehicleRows, level: float = LEVEL) -> Comparison:
         else:
             vehicles = np.array([number[one] for one in held])[enough]
             here = list(_columns((name, stage), space, vehicles, found.take(enough)))
-            spread = here[space.k].spread / 2
+            joint = (one.spread / 2 for one in here if one.kind[:2] == (SCALE, JOINT))
+            spread = next(joint, math.nan)
             columns += here
         slices.append(ComparedSlice(name, stage, compared, len(held) - compared, spread))
     # Of equal certainty, which may have come to 0, the largest first.
@@ -533,20 +534,23 @@ class _Column:
 def _columns(
     place: tuple[str, str], space: Space, vehicles: IntArray, of: _Estimates
 ) -> Iterator[_Column]:
-    """Yields all quantities of one slice; the joint scale is number K."""
+    """Yields all quantities of one slice that are known of enough vehicles."""
     units = {one.name: one.unit for one in space.dimensions}
     for quantity, (t, v) in ((SCALE, of.scales()), (BIAS, of.sides())):
         for i, name in enumerate((*space.names, JOINT)[: t.shape[1]]):
-            if not np.isfinite(t[:, i]).all():
-                continue  # 0.5 is no level of tau, so that sides are not counted
+            # Sides are not counted without 0.5 among the levels of tau, nor known where Σσ is 0.
+            kept = np.isfinite(t[:, i]) & np.isfinite(v[:, i])
+            if np.count_nonzero(kept) < FEWEST_VEHICLES:
+                continue
+            its, at, doubt = vehicles[kept], t[kept, i], v[kept, i]
             unit = units[name] if quantity == BIAS else ""
-            error = np.sqrt(of.mean[:, i]) * (of.sigma[:, i] if quantity == BIAS else 1.0)
-            centre, spread = _usual(t[:, i], v[:, i])
-            z = (t[:, i] - centre) / np.sqrt(spread**2 + v[:, i] + np.finfo(float).tiny)
+            error = np.sqrt(of.mean[kept, i]) * (of.sigma[kept, i] if quantity == BIAS else 1.0)
+            centre, spread = _usual(at, doubt)
+            z = (at - centre) / np.sqrt(spread**2 + doubt + np.finfo(float).tiny)
             # Student's, with as many degrees of freedom as such an estimate of s is worth.
-            p = 2 * stdtr(max(1.0, _EFFICIENCY * (vehicles.size - 1)), -np.abs(z))
+            p = 2 * stdtr(max(1.0, _EFFICIENCY * (its.size - 1)), -np.abs(z))
             kind = quantity, name, unit
-            yield _Column(place, kind, vehicles, t[:, i], v[:, i], error, centre, spread, z, p)
+            yield _Column(place, kind, its, at, doubt, error, centre, spread, z, p)
 
 
 def _usual(t: FloatArray, v: FloatArray) -> tuple[float, float]:
