@@ -49,8 +49,6 @@ def _read(
     """Reads from the varint `at` on; values, signed, ends as of _varints()."""
     found: dict[str, Any] = {}
     for part, value in message.ListFields():
-        # Protobuf writes fields in the order of their numbers, and those we do not know last.
-        assert int(values[at]) >> 3 == part.number, "protobuf writes fields in another order"
         if isinstance(value, int):  # the tag and it
             found[part.name] = value
             at += 2
