@@ -779,7 +779,7 @@ class StateConfig(Section):
     # kept.
     folder: str | None = None
     # Of the sidecar, for that folder; empty: the port of grpc_address.
-    name: Annotated[str, Field(pattern=r"^([A-Za-z0-9_\-][A-Za-z0-9_.\-]{0,63})?$")] = ""
+    name: Annotated[str, Field(pattern=r"^([A-Za-z0-9\-][A-Za-z0-9_.\-]{0,63})?$")] = ""
     # s between two checkpoints; more often, writing would be all the sidecar does.
     every_seconds: Reloadable[Annotated[float, Field(ge=0.1)]] = 10.0
 
@@ -815,10 +815,11 @@ class FleetConfig(Section):
         if missing := [place for place in _PLACES if place not in name]:
             raise ValueError(f"must hold {', '.join(missing)}, or uploads would have one name")
         filled = re.sub("|".join(map(re.escape, _PLACES)), "x", name)
-        if not re.fullmatch(r"(/[\w.\-=]+)+", filled, re.ASCII) or "/." in filled:
+        if not re.fullmatch(r"(/[\w.\-=]+)+", filled, re.ASCII) or re.search("/[._]", filled):
             raise ValueError(
                 "must have nothing but letters, digits and _ . - = / behind its prefix, beside "
                 + ", ".join(_PLACES)
+                + ", and no part that begins with . or _"
             )
         return upload
 

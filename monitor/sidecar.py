@@ -289,7 +289,7 @@ class Sidecar:
             soon=soon,
         )
         self.uploads: Uploader | None = None
-        if config.fleet.upload:
+        if config.fleet.upload and shown is None:
             self.uploads = Uploader(
                 config=config.fleet,
                 objects=store_of(config.fleet),
@@ -313,7 +313,7 @@ class Sidecar:
             read_only=shown is not None,
         )
         admin = AdminService(self.promotions, self.fits.asked, self.checkpoints.settle)
-        self.server = Server(service, admin, StateService(pipeline))
+        self.server = Server(service, admin, StateService(pipeline, shown))
         self.resumed = Resumption(pipeline)
         live = Snapshot(
             promotions=self.promotions,

@@ -11,6 +11,7 @@ import contextlib
 import multiprocessing
 import multiprocessing.connection
 import os
+import re
 import signal
 from bisect import bisect
 from collections import Counter
@@ -171,7 +172,7 @@ def places_at(address: str) -> Iterator[tuple[str, str]]:
         above, _, name = address.rpartition("/")
         yield above, name
         return
-    names = [name for name in objects.names() if not Path(name).name.startswith((".", "_"))]
+    names = [name for name in objects.names() if not re.search(r"(^|/)[._]", name)]
     if not names:
         raise UnusableStore(f"'{address}' has no objects below it. Leave it out, or correct it.")
     yield from ((address, name) for name in names)

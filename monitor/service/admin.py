@@ -21,6 +21,7 @@ from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.housekeeping import in_steps
 from monitor.pipeline.promotions import Promotions
 from monitor.pipeline.recalibrators import NothingToRollBack
+from monitor.pipeline.shown import ShownState
 from monitor.pipeline.streams import Stream
 from monitor.promotion.records import KnownRecalibrator, SliceFitted
 from monitor.recalibration.recalibrator import InvalidRecalibrator
@@ -98,12 +99,17 @@ class StateService:
     """Exports and imports the statistics, which are the pipeline's."""
 
     pipeline: Pipeline
+    shown: ShownState | None = None
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def export_statistics(self, _: bytes, context: Context) -> None:
         """PerceptionMonitor.ExportStatistics: the state of one moment, in parts."""
         self.pipeline.remember_answered()
-        state = await in_steps(self.pipeline.live.state_in_steps())
+        if self.shown is None:
+            state = await in_steps(self.pipeline.live.state_in_steps())
+        else:
+            # With the uploads that it holds, or these would be added once more.
+            state = self.shown.state
         patience = self.pipeline.config.server.write_timeout_seconds
         field_number = perception_monitor_pb2.ExportStatisticsResponse.PART_FIELD_NUMBER
         parts = serialised(StoredState(state, self.pipeline.newer))

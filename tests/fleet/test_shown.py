@@ -19,6 +19,7 @@ from monitor.statistics.holdings import Holdings
 from monitor.statistics.observations import finished
 from monitor.statistics.reading import read
 from monitor.statistics.state import StatisticsState
+from monitor.store.state_files import read_state
 from monitor.v1 import perception_monitor_pb2 as pb
 from tests.commands.spoken import done, found, refused, spoken
 from tests.exported import snapshot
@@ -91,7 +92,11 @@ def test_a_fleet_is_served_like_a_vehicle_that_has_counted_everything(fleet, sta
     path = tmp_path / "fleet.state"
     # At first without the last upload of each.
     done("merge", folder / "01.state", folder / "11.state", "-o", path)
-    sidecar = start("[metrics]\nrefresh_seconds = 0.2\n", "--state", path, "--read-only")
+    # With a vehicle's own configuration, nothing is uploaded.
+    upload = f"file://{tmp_path}/up/{{vehicle}}/{{epoch}}/{{sequence}}.state"
+    configured = f"[fleet]\nupload = '{upload}'\nvehicle = 'ops'\nevery_minutes = 0.001\n"
+    configured += "[metrics]\nrefresh_seconds = 0.2\n"
+    sidecar = start(configured, "--state", path, "--read-only")
     assert (sidecar.metric("fleet_vehicles"), sidecar.metric("fleet_uploads")) == (2, 2)
     for call in (
         sidecar.monitor.Process(iter([header("car", CLASSES)]), timeout=PATIENCE),
@@ -118,6 +123,10 @@ def test_a_fleet_is_served_like_a_vehicle_that_has_counted_everything(fleet, sta
     assert "read only: 4 uploads of 2 vehicles, fleet.state" in page
     assert "No frames" not in page
     assert sidecar.calibration().slices
+    # An export holds the uploads as the file does: nobody adds them once more.
+    exported = folder.parent / "exported.state"
+    done("export", "--address", sidecar.grpc, "-o", exported)
+    assert len(read_state(exported).state.holds) == 4
     sidecar.stop()
     assert path.read_bytes() == data
     assert sorted(one.name for one in path.parent.iterdir()) == ["0", "fleet.state"]

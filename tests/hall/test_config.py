@@ -125,6 +125,7 @@ def test_an_unknown_key_is_refused_by_name(tmp_path, text, key):
                 "ftp://bucket/{vehicle}/{epoch}/{sequence}.state",
                 "file://folder/{vehicle}/{epoch}/{sequence}.state",
                 "s3://bucket/{vehicle}/{epoch}/../{sequence}.state",
+                "s3://bucket/{vehicle}/{epoch}/_{sequence}.state",
                 "s3://bucket/{vehicle}/{epoch}/{sequence}.state?x={y}",
             )
         ),
