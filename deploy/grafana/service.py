@@ -255,5 +255,5 @@ SERVICE = dashboard(
     row("Refused, passed through, left out", LEFT_OUT, span=12),
     row("State, memory, clock and build", KEPT),
     row("With an external tracker", EXTERNAL, span=12, folded=True),
-    row("Uploads to a fleet", UPLOADS, span=12, folded=True),
+    row("With uploads to a fleet", UPLOADS, span=12, folded=True),
 )

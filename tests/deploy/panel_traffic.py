@@ -84,7 +84,7 @@ def demonstrated(folder: Path, plan: Plan) -> Iterator[Watched]:
 
 @contextlib.contextmanager
 def with_options(folder: Path) -> Iterator[Watched]:
-    """Watches a tracker elsewhere, class probabilities with a recalibrator, and a gate."""
+    """Watches a tracker elsewhere, class probabilities with a recalibrator, a gate, and uploads."""
     port = free_port()
     of_classes = folder / "classes.json"
     flagging = Rejection(RejectedBy.ENTROPY, 0.7, 0.05, 0.04, 0.1, 1000)
@@ -92,7 +92,9 @@ def with_options(folder: Path) -> Iterator[Watched]:
     with tracking() as tracker:
         config = keeping(
             f'[tracker]\nkind = "grpc"\naddress = "{tracker.address}"\nbackoff_seconds = 0.2\n'
-            f'[recalibration]\nclass_recalibrator = "{of_classes}"\n[promotion]\n',
+            f'[recalibration]\nclass_recalibrator = "{of_classes}"\n[promotion]\n'
+            f'[fleet]\nupload = "file://{folder}/up/{{vehicle}}/{{epoch}}/{{sequence}}.state"\n'
+            'vehicle = "car"\nevery_minutes = 0.02\n',
             folder,
         )
         with _sidecar(folder, config, port) as sidecar, _prometheus(folder, port) as prometheus:
@@ -109,9 +111,9 @@ def _send_options(sidecar: Sidecar, seconds: float) -> None:
     random = np.random.default_rng(5)
     lidar, radar = (_opened(sidecar, name) for name in ("lidar", "radar"))
     labels = Conversation(sidecar.monitor.ReportGroundTruth)
-    # Ten minutes of capture time before, against which the window of now is held.
+    # An hour of capture time before, against which the window of now is held.
     now_ns = time.time_ns()
-    for before in range(60, 0, -1):
+    for before in range(360, 0, -1):
         past = _frame(10**6 - before, now_ns - before * 10**10, random)
         lidar.ask(encode_frame(_of_classes(past, random)))
     end = time.monotonic() + seconds
