@@ -13,7 +13,6 @@ import io
 import json
 import logging
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -39,7 +38,7 @@ from monitor.fleet.counting import (
 )
 from monitor.fleet.counting import Detections as Frame
 from monitor.fleet.logs import Columnar, detections_in, objects_in
-from monitor.store.files import write_body
+from monitor.store.files import checked
 from monitor.store.statistics_state import StoredState, parsed
 from monitor.store.tables import RecordingError
 
@@ -49,6 +48,7 @@ log = logging.getLogger(__name__)
 Sum = StoredState | bytes | None
 
 
+# Beam has no types: each class of it is Any to mypy.
 class MergeStates(beam.CombineFn):  # type: ignore[misc]
     """Adds up serialised states to one; none at all are b''."""
 
@@ -229,10 +229,7 @@ def count_logs(
 
 def _write_state(state: bytes, path: str) -> None:
     if state:
-        with tempfile.TemporaryFile() as file:
-            write_body(file, [state])
-            file.seek(0)
-            _write(path, file.read())
+        _write(path, checked([state]))
 
 
 def _write_account(counts: list[tuple[str, int]], path: str) -> None:
@@ -240,7 +237,7 @@ def _write_account(counts: list[tuple[str, int]], path: str) -> None:
 
 
 def _write(path: str, data: bytes) -> None:
-    """Replaces an object, or a file, as a whole."""
+    """Writes beside, then deletes what was there and renames: a kill in between leaves the part."""
     part = f"{path}.part"
     with FileSystems.create(part, "application/octet-stream") as file:
         file.write(data)
