@@ -35,15 +35,18 @@ class Estimates(Columns):
     mean        (n, K)
     covariance  (n, K, K) positive definite
     diagonal    (n,) whether only variances are known, and are sent back
+    score       (n,) confidence of the detector, NaN where it sent none; None if there are none.
+                Recalibrators read it; what they make has none
     """
 
     mean: FloatArray
     covariance: FloatArray
     diagonal: BoolArray
+    score: FloatArray | None = None
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Shapes of all arrays; an outcome has those of the estimates it was made from."""
+        """Shapes of all arrays but the score; an outcome has those of what it was made from."""
         return self.mean.shape, self.covariance.shape, self.diagonal.shape
 
     @property

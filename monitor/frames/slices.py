@@ -48,12 +48,24 @@ LEVELS = (
 )
 
 
+# Marks the names of slices whose detections come without a covariance, and is the name of the
+# widest of them.
+NO_COVARIANCE = "no covariance"
+
+
 def slice_name(stream: str, class_name: str, bucket: str) -> str:
     """Joins the name of a slice; a part that does not tell it apart is empty."""
     return "/".join(part for part in (stream, class_name, bucket) if part)
 
 
-def chain_of(stream: str, class_name: str, bucket: str) -> tuple[str, ...]:
+def marked(name: str) -> str:
+    """Names the slice of what comes without a covariance, beside the one of this name."""
+    return f"{name}, {NO_COVARIANCE}" if name and name != ALL else NO_COVARIANCE
+
+
+def chain_of(
+    stream: str, class_name: str, bucket: str, *, assumed: bool = False
+) -> tuple[str, ...]:
     """Names a slice and the wider ones that it lies in, in the order of LEVELS.
 
     For front, Car and <20: front/Car/<20, Car/<20, front/Car, Car, front/<20, <20, front.
@@ -61,13 +73,16 @@ def chain_of(stream: str, class_name: str, bucket: str) -> tuple[str, ...]:
     same name share the recalibrator that is fitted under it.
 
     stream, class_name, bucket  empty where they do not tell slices apart
+    assumed  of detections without a covariance: for Car these are "Car, no covariance" and, last,
+             "no covariance". Nothing that is fitted on other detections serves them
     """
     parts = {SliceBy.STREAM: stream, SliceBy.CLASS: class_name, SliceBy.RANGE: bucket}
-    return tuple(
+    names = tuple(
         slice_name(*(parts[by] if by in level else "" for by in parts))
         for level in LEVELS
         if all(parts[by] for by in level)
     )
+    return (*map(marked, names), NO_COVARIANCE) if assumed else names
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +200,11 @@ class SliceTable:
             bucket,
         )
         found = self.place(space, slice_name(*parts) or ALL)
-        if not self.slices[found].overflow:
-            self.chains[found] = self.chains[found] or chain_of(*parts)
+        if not self.chains[found]:
+            if not self.slices[found].overflow:
+                self.chains[found] = chain_of(*parts, assumed=space.assumed)
+            elif space.assumed:
+                self.chains[found] = (NO_COVARIANCE,)
         return found
 
     def place(self, space: Space, key: str, *, overflow: bool = False) -> int:
@@ -198,7 +216,8 @@ class SliceTable:
         if not overflow and sum(not entry.overflow for entry in self.slices) >= self.limit:
             return self.place(space, OVERFLOW, overflow=True)
         self._index[space, overflow, key] = index = len(self.slices)
-        name = label(key, space, {TOTAL, CLASS_PROBABILITIES, *self.names})
+        shown = marked(key) if space.assumed else key
+        name = label(shown, space, {TOTAL, CLASS_PROBABILITIES, *self.names})
         self.slices.append(Slice(name, space, overflow, key))
         self.chains.append(())
         return index

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cache, cached_property, lru_cache
 from typing import Annotated, Any, ClassVar, Final, Self, TypeVar
@@ -69,9 +69,15 @@ class Columns:
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
-        """Puts the rows of at least one part one after the other; all fields are arrays."""
-        names = cls.__dataclass_fields__
-        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+        """Puts the rows of at least one part one after the other; all fields are arrays, or None
+        in one part at least: then in the outcome too."""
+        columns = ([getattr(part, name) for part in parts] for name in cls.__dataclass_fields__)
+        return cls(
+            *(
+                None if any(c is None for c in column) else np.concatenate(column)
+                for column in columns
+            )
+        )
 
 
 @cache
@@ -148,10 +154,13 @@ class Space:
     angles_in_joint  whether angles take part in joint measures. False by
                      default: headings flip by π in a few per cent of real
                      matches, and a single flip outweighs thousands of boxes.
+    assumed          whether the detector sends no covariance, so that those of its raw
+                     estimates are assumed: they never meet covariances that were sent.
     """
 
     dimensions: Annotated[tuple[Dimension, ...], Len(1, MOST_DIMENSIONS)]
     angles_in_joint: bool = False
+    assumed: bool = False
 
     @cached_property
     def k(self) -> int:
@@ -164,9 +173,16 @@ class Space:
         return tuple(dimension.name for dimension in self.dimensions)
 
     @cached_property
+    def with_assumed(self) -> Space:
+        """Returns the space of the same dimensions whose raw covariances are assumed."""
+        return self if self.assumed else replace(self, assumed=True)
+
+    @cached_property
     def number(self) -> int:
         """Returns 64 bits that tell spaces apart, equal in every process, unlike hash()."""
         digest = hashlib.sha256(b"joint" if self.angles_in_joint else b"plain")
+        if self.assumed:
+            digest.update(b"assumed")
         for dimension in self.dimensions:
             for text in (dimension.name, dimension.unit, str(int(dimension.kind))):
                 data = text.encode("utf-8", "surrogatepass")

@@ -173,6 +173,7 @@ class LabelledRows(Columns):
             "covariance": sent.covariance,
             "truth": self.truth,
             "diagonal": sent.diagonal,
+            "score": np.full(self.n, np.nan) if sent.score is None else sent.score,
         }
 
 
@@ -278,6 +279,7 @@ def row_layout(kind: AnyKind) -> np.dtype[Any]:
             ("covariance", np.float64, (k, k)),
             ("truth", np.float64, (k,)),
             ("diagonal", np.bool_),
+            ("score", np.float64),
         ]
     )
 
@@ -352,7 +354,8 @@ class OpenTrack:
         if isinstance(self.kind, ClassKind):
             opinions, label = columns["probabilities"], columns["label"]
             return ClassTrack(self.kind, self.slice, opinions, label, *rest)
-        sent = Estimates(columns["mean"], columns["covariance"], columns["diagonal"])
+        names = "mean", "covariance", "diagonal", "score"
+        sent = Estimates(*(columns[name] for name in names))
         return WholeTrack(self.kind, self.slice, sent, columns["truth"], *rest)
 
 

@@ -54,15 +54,21 @@ class FitRows(Columns):
 
     @classmethod
     def of(
-        cls, space: Space, mean: FloatArray, covariance: FloatArray, diagonal: IntArray, *rest: Any
+        cls,
+        space: Space,
+        mean: FloatArray,
+        covariance: FloatArray,
+        diagonal: IntArray,
+        score: FloatArray | None,
+        *rest: Any,
     ) -> FitRows:
         """Inverts `arrays`; no array is copied but `diagonal`."""
-        return cls(space, Estimates(mean, covariance, diagonal.astype(np.bool_)), *rest)
+        return cls(space, Estimates(mean, covariance, diagonal.astype(np.bool_), score), *rest)
 
     def arrays(self) -> tuple[npt.NDArray[Any] | None, ...]:
         """Returns all arrays, None where there is none."""
         sent, rest = self.estimates, (self.error, self.track, self.time_s, self.delay_s)
-        return sent.mean, sent.covariance, sent.diagonal, *rest
+        return sent.mean, sent.covariance, sent.diagonal, sent.score, *rest
 
     @property
     def n(self) -> int:

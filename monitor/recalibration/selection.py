@@ -22,7 +22,7 @@ import numpy as np
 
 from monitor.frames.detections import Estimates
 from monitor.frames.marks import Schema, between
-from monitor.frames.slices import RangeBuckets
+from monitor.frames.slices import NO_COVARIANCE, RangeBuckets
 from monitor.frames.space import FloatArray, IntArray, Space
 from monitor.recalibration.binned import HistogramBinning, IsotonicStd
 from monitor.recalibration.class_probabilities import (
@@ -102,6 +102,9 @@ MOST_SELECTED = 4096
 
 # Names of the slice of a detection and of the wider ones it lies in, finest first.
 Chain = tuple[str, ...]
+
+# One object, so that rows it serves are shared out together.
+_IDENTITY = Identity()
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,9 +306,14 @@ class Selection(Promoted):
         return not self.dimensions or self.dimensions == space.names
 
     def of(self, chain: Chain) -> Recalibrator:
-        """Finds the recalibrator that serves a slice: of the first name that has one."""
+        """Finds the recalibrator that serves a slice: of the first name that has one.
+
+        What is fitted on covariances that were sent, as the fallback is, serves none that are
+        assumed.
+        """
         served = (self.by_slice[name] for name in chain if name in self.by_slice)
-        return next(served, self.fallback)
+        without = bool(chain) and chain[-1] == NO_COVARIANCE
+        return next(served, _IDENTITY if without else self.fallback)
 
     def applied_to(self, chain: Chain, names: tuple[str, ...]) -> Recalibrator:
         """Finds what is applied to a slice of these dimensions: the identity if it does not fit."""
@@ -320,9 +328,8 @@ class Selection(Promoted):
 
         slices  (n,) index into chains
         """
-        if not self.by_slice:
-            return self.fallback.apply(estimates)
-        if slices.size == 0:
+        # The identity serves assumed covariances too.
+        if slices.size == 0 or not (self.by_slice or self.changes_estimates):
             return estimates
         return self.shares(slices, chains).recalibrated(estimates)
 
