@@ -1,4 +1,5 @@
-"""Sizes of errors by objective, and how many independent rows the rows of tracks are worth."""
+"""Sizes and correlations of errors by objective, and how many independent rows those of tracks are
+worth: what both methods that estimate covariances rest on."""
 
 from __future__ import annotations
 
@@ -15,8 +16,18 @@ CUT = float(chi_square((WINSOR_LEVEL,), 1).item())
 MEAN_OF_CUT = float(gammainc(1.5, CUT / 2)) + CUT * (1.0 - WINSOR_LEVEL)
 _QUANTILE = float(chi_square((QUANTILE_LEVEL,), 1).item())
 
+# Rows that "no correlation" counts for, beside the number of dimensions.
+UNCORRELATED = 10.0
+
+# σ at which errors are cut where they correlate, unless the objective is the mean.
+_FURTHEST = 3.0
+
 # Rounds of the search for a winsorised mean: it contracts by the share of rows that are not cut.
 _ROUNDS = 60
+
+# A square of a quantile, at least: most errors may be 0 to the last bit.
+_LEAST = 1e-24
+
 _CLOSE = 1e-12
 
 
@@ -35,9 +46,9 @@ def log_size(square: FloatArray, objective: Objective) -> FloatArray:
     Gaussian, by repeated substitution. Quantile: 68.27 % of z² below 1.
     """
     if objective is Objective.QUANTILE:
-        found: FloatArray = np.log(np.quantile(square, QUANTILE_LEVEL, axis=1) / _QUANTILE)
-        return found
-    log_v = np.log(square.mean(axis=1))
+        size = np.maximum(np.quantile(square, QUANTILE_LEVEL, axis=1), _LEAST)
+        return np.asarray(np.log(size / _QUANTILE), np.float64)
+    log_v: FloatArray = np.log(square.mean(axis=1))
     if objective is Objective.MEAN:
         return log_v
     for _ in range(_ROUNDS):
@@ -65,3 +76,42 @@ def independent_rows(square: FloatArray, track: IntArray) -> FloatArray:
     tails = 0.5 * (np.square(square).mean(axis=1) / np.square(mean) - 1.0)
     found: FloatArray = n / (effect * np.maximum(tails, 1.0))
     return np.maximum(found, min(n, 2.0))
+
+
+def strength_of(independent: float, worth: FloatArray, tracks: int) -> float:
+    """Raises the strength of a prior, in independent rows, so that it outweighs few tracks.
+
+    Errors of few tracks say little of how much alike the rows of each are: for a prior they count
+    for no more than their number.
+
+    worth  (K,) from independent_rows
+    """
+    own = float(worth.min())
+    return independent * own / min(own, float(tracks))
+
+
+def uncut(z: FloatArray, objective: Objective) -> FloatArray:
+    """Returns errors over their deviations as they correlate; cut at 3 σ, but for the mean."""
+    return z if objective is Objective.MEAN else np.clip(z, -_FURTHEST, _FURTHEST)
+
+
+def drawn_correlation(
+    z: FloatArray, worth: float, towards: FloatArray | None, strength: float
+) -> FloatArray:
+    """Correlations about zero of z (K, n), drawn to none or to those of a wider fit, (K, K).
+
+    R ← (n R + n₀ R₀) / (n + n₀): positive definite where R₀ is.
+
+    worth     n, independent rows
+    towards   R₀; None: no correlation
+    strength  n₀ at least; so many rows as make few of them matter little are added to none
+    """
+    k = len(z)
+    moment = z @ z.T / z.shape[1]
+    size = np.sqrt(np.maximum(np.diagonal(moment), 1e-300))
+    share = worth / (worth + max(strength, UNCORRELATED + k))
+    target = np.eye(k) if towards is None else towards
+    found = share * moment / (size[:, None] * size) + (1.0 - share) * target
+    found = np.clip(0.5 * (found + found.T), -1.0, 1.0)
+    np.fill_diagonal(found, 1.0)
+    return found
