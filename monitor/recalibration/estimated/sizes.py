@@ -14,6 +14,7 @@ from monitor.statistics.bins import chi_square
 # z² of a calibrated Gaussian is cut here, and its mean is then so much: E[χ²₁; χ²₁ ≤ c] = F_3(c).
 CUT = float(chi_square((WINSOR_LEVEL,), 1).item())
 MEAN_OF_CUT = float(gammainc(1.5, CUT / 2)) + CUT * (1.0 - WINSOR_LEVEL)
+_MEDIAN = float(chi_square((0.5,), 1).item())
 _QUANTILE = float(chi_square((QUANTILE_LEVEL,), 1).item())
 
 # Rows that "no correlation" counts for, beside the number of dimensions.
@@ -69,13 +70,20 @@ def independent_rows(square: FloatArray, track: IntArray) -> FloatArray:
     """
     n = square.shape[1]
     number, tracks = numbered_objects(track)
+    near = np.minimum(square / _typical(square)[:, None], CUT)
     effect = np.ones(len(square))
     if tracks < n:
-        effect = effect_on_mean_square(np.ascontiguousarray(square.T), number)
-    mean = square.mean(axis=1)
-    tails = 0.5 * (np.square(square).mean(axis=1) / np.square(mean) - 1.0)
+        effect = effect_on_mean_square(near.T, number)
+    tails = 0.5 * (np.square(near).mean(axis=1) / np.square(near.mean(axis=1)) - 1.0)
     found: FloatArray = n / (effect * np.maximum(tails, 1.0))
     return np.maximum(found, min(n, 2.0))
+
+
+def _typical(square: FloatArray) -> FloatArray:
+    """(A,) about the mean of squares without outliers; positive."""
+    size: FloatArray = np.median(square, axis=1) / _MEDIAN
+    size = np.where(size > 0, size, square.mean(axis=1))
+    return np.where(size > 0, size, 1.0)
 
 
 def strength_of(independent: float, worth: FloatArray, tracks: int) -> float:
