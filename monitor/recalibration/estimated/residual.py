@@ -176,14 +176,18 @@ def fit_residual_covariance(
 ) -> ResidualCovariance:
     """Fits cells of range × score, as many as the tracks allow.
 
+    axes    None: those of the object where there are position and heading, else of the sensor:
+            cells do not know the heading
     prior   the fit of a wider slice, that the slice as a whole is drawn towards with its strength
             in rows; its axes are taken over
     raises  UnfitData without rows, where a dimension has no error, and where the axes need what
             is not there
     """
     rows = prepared(rows)
-    before = None if prior is None else prior.previous
-    layout = Layout.of(rows.space, axes) if before is None else before.layout
+    if prior is None:
+        layout = Layout.of(rows.space, axes, best=Axes.OBJECT)
+    else:
+        layout = prior.previous.layout
     error = layout.turned(rows.estimates.mean, rows.error)
     told = values_of(layout, rows.estimates)
     weight = by_track(rows)

@@ -17,6 +17,9 @@ MEAN_OF_CUT = float(gammainc(1.5, CUT / 2)) + CUT * (1.0 - WINSOR_LEVEL)
 _MEDIAN = float(chi_square((0.5,), 1).item())
 _QUANTILE = float(chi_square((QUANTILE_LEVEL,), 1).item())
 
+# Independent rows that a track counts for at most: few tracks do not tell how alike their rows are.
+MOST_OF_A_TRACK = 2.0
+
 # Rows that "no correlation" counts for, beside the number of dimensions.
 UNCORRELATED = 10.0
 
@@ -63,10 +66,11 @@ def log_size(square: FloatArray, objective: Objective) -> FloatArray:
 def independent_rows(square: FloatArray, track: IntArray) -> FloatArray:
     """Counts for how many independent Gaussian errors the sizes of n rows count, (A,).
 
-    n / (D k) with the design effect D of the tracks and k = (κ − 1)/2 ≥ 1 for tails: the variance
-    of ln mean z² is then 2 over this number. Two at least.
+    n / (D k) with the design effect D of the tracks and k = (κ − 1)/2 ≥ 1 for tails, both of squares
+    that are winsorised: the variance of the log of their mean is then 2 over this number. Two at
+    least, and two for each track at most.
 
-    square  (A, n) z² of errors over their own deviations
+    square  (A, n) z² of errors over their own deviations, in any unit
     """
     n = square.shape[1]
     number, tracks = numbered_objects(track)
@@ -76,7 +80,7 @@ def independent_rows(square: FloatArray, track: IntArray) -> FloatArray:
         effect = effect_on_mean_square(near.T, number)
     tails = 0.5 * (np.square(near).mean(axis=1) / np.square(near.mean(axis=1)) - 1.0)
     found: FloatArray = n / (effect * np.maximum(tails, 1.0))
-    return np.maximum(found, min(n, 2.0))
+    return np.clip(found, min(n, 2.0), MOST_OF_A_TRACK * tracks)
 
 
 def _typical(square: FloatArray) -> FloatArray:
