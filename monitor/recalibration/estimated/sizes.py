@@ -66,8 +66,8 @@ def log_size(square: FloatArray, objective: Objective) -> FloatArray:
 def independent_rows(square: FloatArray, track: IntArray) -> FloatArray:
     """Counts for how many independent Gaussian errors the sizes of n rows count, (A,).
 
-    n / (D k) with the design effect D of the tracks and k = (κ − 1)/2 ≥ 1 for tails, both of squares
-    that are winsorised: the variance of the log of their mean is then 2 over this number. Two at
+    n / (D k) with the design effect D of the tracks and k = (κ − 1)/2 ≥ 1 for tails, both of
+    winsorised squares: the variance of the log of their mean is then 2 over this number. Two at
     least, and two for each track at most.
 
     square  (A, n) z² of errors over their own deviations, in any unit
@@ -90,7 +90,7 @@ def _typical(square: FloatArray) -> FloatArray:
     return np.where(size > 0, size, 1.0)
 
 
-def strength_of(independent: float, worth: FloatArray, tracks: int) -> float:
+def strength_of(strength: float, worth: FloatArray, tracks: int) -> float:
     """Raises the strength of a prior, in independent rows, so that it outweighs few tracks.
 
     Errors of few tracks say little of how much alike the rows of each are: for a prior they count
@@ -99,7 +99,7 @@ def strength_of(independent: float, worth: FloatArray, tracks: int) -> float:
     worth  (K,) from independent_rows
     """
     own = float(worth.min())
-    return independent * own / min(own, float(tracks))
+    return strength * own / min(own, float(tracks))
 
 
 def uncut(z: FloatArray, objective: Objective) -> FloatArray:
@@ -116,7 +116,7 @@ def drawn_correlation(
 
     worth     n, independent rows
     towards   R₀; None: no correlation
-    strength  n₀ at least; so many rows as make few of them matter little are added to none
+    strength  n₀, if it is more than 10 + K
     """
     k = len(z)
     moment = z @ z.T / z.shape[1]
@@ -124,6 +124,6 @@ def drawn_correlation(
     share = worth / (worth + max(strength, UNCORRELATED + k))
     target = np.eye(k) if towards is None else towards
     found = share * moment / (size[:, None] * size) + (1.0 - share) * target
-    found = np.clip(0.5 * (found + found.T), -1.0, 1.0)
-    np.fill_diagonal(found, 1.0)
-    return found
+    drawn: FloatArray = np.clip(0.5 * (found + found.T), -1.0, 1.0)
+    np.fill_diagonal(drawn, 1.0)
+    return drawn
