@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from monitor.frames.detections import Estimates, Reason
+from monitor.frames.frame import MatchedRows
+from monitor.pipeline.truth import claimed
 from monitor.recalibration.recalibrator import Identity, Output, Recalibrator
 from monitor.recalibration.selection import IDENTITY, Selection
 from monitor.statistics.exact_engine import BinCut
@@ -170,14 +172,18 @@ def test_a_frame_without_any_covariance_is_read_as_one_piece():
 
 
 def test_what_is_only_assumed_cannot_drift_and_what_is_estimated_can():
-    rows, watched = [bare(1), bare(2, 1), replace(sent(3), class_index=0)], []
-    pipeline = pipeline_of(FILLS_CARS)
-    pipeline.process(opened(pipeline), frame(rows, 1, SECOND))
-    pipeline.drift.add = lambda rows, version: watched.append(rows)  # type: ignore[method-assign]
-    reported(pipeline, labels([Label(row.id, truth_of(row)) for row in rows], 1))
-    assert [(one.space.assumed, one.n) for one in watched] == [(False, 1), (True, 1)]
-    assert watched[1].unchanged
-    assert np.array_equal(watched[1].covariance[0], ESTIMATE)
+    assumed = np.tile(np.eye(3), (2, 1, 1))
+    made = np.stack([ESTIMATE, np.eye(3)])
+    error = np.ones((2, 3))
+    space = XYZ.with_assumed
+    rows = MatchedRows(space, np.array([0, 1]), error, assumed, 2 * error, made)
+    found = claimed(rows)
+    assert found.unchanged and found.slices.tolist() == [0]
+    assert np.array_equal(found.covariance, ESTIMATE[None])
+    assert np.array_equal(found.error, 2 * error[:1])
+    assert claimed(replace(rows, recalibrated_covariance=assumed)).n == 0
+    of_sent = replace(rows, space=XYZ)
+    assert claimed(of_sent) is of_sent
 
 
 @pytest.mark.parametrize("form", [FULL, VARIANCES])
