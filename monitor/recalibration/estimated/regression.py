@@ -43,8 +43,9 @@ from monitor.recalibration.estimated.covariates import (
 )
 from monitor.recalibration.estimated.sizes import (
     UNCORRELATED,
+    correlation_of,
     counted,
-    drawn_correlation,
+    drawn,
     independent_rows,
     log_size,
     strength_of,
@@ -263,7 +264,7 @@ def fit_covariance_regression(
     before = None if prior is None else prior.previous
     layout = Layout.of(rows.space, axes) if before is None else before.layout
     error = layout.turned(rows.estimates.mean, rows.error)
-    covariates = covariates_of(layout, rows, None if before is None else before.covariates)
+    covariates = covariates_of(layout, rows) if before is None else before.covariates
     terms = terms_of(covariates) if before is None else before.terms
     values = columns(covariates, layout, rows.estimates)
     x, square = design(terms, values, rows.n), np.square(error)
@@ -285,8 +286,8 @@ def fit_covariance_regression(
     log_variance = slopes + level[:, None]
     z = uncut(error * np.exp(-0.5 * log_variance), objective)
     fewest = float(worth.min())
-    known = None if before is None else np.array(before.correlation)
-    correlation = drawn_correlation(z, fewest, known, strength)
+    known = np.eye(rows.space.k) if before is None else np.array(before.correlation)
+    correlation = drawn(correlation_of(z), known, fewest, strength)
     pair: tuple[float, ...] = ()
     pair_terms: PairTerms = ()
     if layout.position:
@@ -296,9 +297,13 @@ def fit_covariance_regression(
         two = z[list(layout.position)]
         two = two / np.sqrt(np.square(two).mean(axis=1))[:, None]
         pair = tuple(fit_correlation(two, u, against, start, fewest / rows.n).tolist())
-    low, high = np.clip(
-        [log_variance.min(axis=1), log_variance.max(axis=1)], -LARGEST_LOG, LARGEST_LOG
-    ).tolist()
+    ends = np.array([log_variance.min(axis=1), log_variance.max(axis=1)])
+    if before is not None:
+        # The wider slice has seen more: as far as it goes, beyond the level of these rows.
+        beyond = level + (slopes - towards @ x).mean(axis=1)
+        wider = np.array([before.low, before.high]) + beyond
+        ends = np.array([np.minimum(ends[0], wider[0]), np.maximum(ends[1], wider[1])])
+    low, high = np.clip(ends, -LARGEST_LOG, LARGEST_LOG).tolist()
     return CovarianceRegression(
         rows.space.k,
         layout,
