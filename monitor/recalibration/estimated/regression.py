@@ -42,6 +42,7 @@ from monitor.recalibration.estimated.covariates import (
     drawn_to_none,
 )
 from monitor.recalibration.estimated.sizes import (
+    LEVEL_SHARE,
     UNCORRELATED,
     correlation_of,
     counted,
@@ -280,7 +281,7 @@ def fit_covariance_regression(
     slopes = found @ x
     level = log_size(square * np.exp(-slopes), objective)
     if before is not None:
-        share = worth / (worth + strength)
+        share = worth / (worth + LEVEL_SHARE * strength)
         level = share * level + (1.0 - share) * (towards @ x - slopes).mean(axis=1)
     found[:, 0] += level
     log_variance = slopes + level[:, None]

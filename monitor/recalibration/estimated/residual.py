@@ -35,6 +35,7 @@ from monitor.recalibration.estimated.covariates import (
     values_of,
 )
 from monitor.recalibration.estimated.sizes import (
+    LEVEL_SHARE,
     correlation_of,
     drawn,
     independent_rows,
@@ -206,7 +207,7 @@ def fit_residual_covariance(
         at_nodes, of_nodes = np.array(before.log_variance), np.array(before.correlation)
     fit = _CellFit(error, rows.track, objective, strength)
     everywhere = np.ones(rows.n, bool)
-    whole = fit.level(known, everywhere, 0.0)
+    whole = fit.level(known, everywhere, LEVEL_SHARE, 0.0)
     of_whole = fit.correlation(known + whole[:, None], everywhere)
     log_variance: list[FloatArray] = []
     matrices: list[FloatArray] = []
@@ -262,15 +263,16 @@ class _CellFit:
         """
         if np.array_equal(here, there):
             return level, _Correlation(np.eye(len(level)), 0.0)
-        own = level + self.level(known + level[:, None], here, CELL_STRENGTH)
+        own = level + self.level(known + level[:, None], here, 1.0, CELL_STRENGTH)
         return own, self.correlation(known + own[:, None], here)
 
-    def level(self, known: FloatArray, here: BoolArray, least: float) -> FloatArray:
+    def level(self, known: FloatArray, here: BoolArray, share: float, least: float) -> FloatArray:
         """Log of the factor on known variances that some rows ask for, drawn to none; (K,).
 
         known  (K, n)
         here   (n,)
-        least  independent rows that a factor of 1 counts for, unless the prior is stronger
+        share  of the strength of the prior, with which a factor of 1 counts
+        least  independent rows that it counts for at least
         """
         square = np.square(self.error[:, here]) * np.exp(-known[:, here])
         found = np.zeros(len(square))
@@ -279,8 +281,8 @@ class _CellFit:
             track = self.track[here]
             worth = independent_rows(square[some], track)
             strength = strength_of(self.strength, worth, numbered_objects(track)[1])
-            share = worth / (worth + max(strength, least))
-            found[some] = share * log_size(square[some], self.objective)
+            own = worth / (worth + max(share * strength, least))
+            found[some] = own * log_size(square[some], self.objective)
         return found
 
     def correlation(self, known: FloatArray, here: BoolArray) -> _Correlation:

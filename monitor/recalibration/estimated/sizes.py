@@ -23,6 +23,10 @@ MOST_OF_A_TRACK = 2.0
 # Rows that "no correlation" counts for, beside the number of dimensions.
 UNCORRELATED = 10.0
 
+# What a prior counts for in the level of the variances, of what it counts for in all else: classes
+# differ in how large their errors are by far more than in what these depend on.
+LEVEL_SHARE = 1 / 6
+
 # σ at which errors are cut where they correlate, unless the objective is the mean.
 _FURTHEST = 3.0
 
