@@ -333,7 +333,7 @@ def fit_slopes(
     ridge    (P,) Λ, in rows
     towards  (K, P) β₀
     weight   (K,) w, what a row is worth
-    source   Harvey 1976, eq. 9; the winsorised squares are those of Huber 1981, section 5.2
+    source   Harvey 1976, for squares as they are
     """
     gram = x @ x.T
     found = towards.copy()

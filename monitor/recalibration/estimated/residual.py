@@ -316,9 +316,9 @@ def _cut(value: FloatArray, weight: FloatArray, most: int) -> tuple[tuple[float,
 
 
 def _nearest(nodes: Sequence[float], value: FloatArray) -> IntArray:
-    """Finds the node that is nearest to each value, (n,); behind the last where it is not known."""
+    """Finds the node that is nearest to each value, (n,); behind the last if not known."""
+    if len(nodes) == 1:
+        return np.zeros(value.size, np.int64)
     places = np.array(nodes)
     found = np.searchsorted(0.5 * (places[1:] + places[:-1]), value, side="right")
-    if not np.isfinite(value).any():
-        return np.zeros(value.size, np.int64)
     return np.where(np.isfinite(value), found, len(nodes))
