@@ -17,7 +17,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from monitor.commands.labels_apart import add_labels, check_labels, with_dimensions, with_labels
+from monitor.commands.labels_apart import (
+    add_labels,
+    check_labels,
+    label_columns,
+    with_dimensions,
+    with_labels,
+)
 from monitor.commands.options import add_value, allow, checked, flag, names_of, reading, shown
 from monitor.frames.cholesky import factorise
 from monitor.frames.detections import Estimates, Limits
@@ -91,7 +97,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     add_value(parser, "--fault", "variance=F[@t=T]", text, _fault)
     text = "names of the file for names of docs/files.md, such as var_x=x_variance,gt_id=object"
     add_value(parser, "--map", "OURS=THEIRS,…", text, names_of)
-    text = "standard deviations of dimensions without variances, such as x=0.3,y=0.3"
+    text = "standard deviations where there are no variances, such as x=0.3,y=0.3 (default 1)"
     add_value(parser, "--assume-std", "D=S,…", text, _deviations)
     text = "format of the file (default: by its look; table is .csv, .parquet, .npz)"
     parser.add_argument("--format", choices=tuple(Format), type=Format, help=text)
@@ -156,18 +162,21 @@ def read_selected(
     options: argparse.Namespace,
     beside: tuple[str, ...] = (),
     tell: Callable[[str], None] = to_standard_error,
+    measured: tuple[str, ...] = (),
 ) -> Recording:
     """Reads the chosen rows of a file, says what looks wrong, and applies the fault.
 
-    beside  further columns to keep
-    tell    is told what looks wrong, a line each
-    raises  RecordingError
+    beside    further columns to keep
+    tell      is told what looks wrong, a line each
+    measured  dimensions of a recalibrator: those of a file without variances, if it has them
+    raises    RecordingError
     """
     check_labels(options)
     if path == "-" == options.labels:
         raise ValueError("--labels -: standard input has the detections. Give a file of labels.")
     for other in (options.labels, vars(options).get("edges_from"), *vars(options).get("files", ())):
         check_readable(other)
+    columns = None if options.labels is None else label_columns(options)
     with reading("reading") as opened:
         recording = read_recording(
             path,
@@ -179,17 +188,19 @@ def read_selected(
             angles=ANGLES if options.angles is None else options.angles,
             names_here=options.map,
             deviations=options.assume_std,
+            measured=measured if columns is None else columns.names,
             beside=beside,
             kind=options.format,
             opened=opened,
         )
-    if options.labels is not None:
-        recording = with_labels(recording, options, tell)
+    if columns is not None:
+        recording = with_labels(recording, columns, options, tell)
         if options.dimensions is not None:
             recording = with_dimensions(recording, options.dimensions, options.labels)
     name = IN_MEMORY if isinstance(path, Mapping) else path
-    remarks = (recording.converted, not_used(recording), _degrees(recording))
-    for words in filter(None, (*remarks, _taken(recording, options), _turned(recording))):
+    looks_wrong = _degrees(recording), _taken(recording, options), _turned(recording)
+    remarks = recording.converted, not_used(recording), *looks_wrong, _assumed(recording, options)
+    for words in filter(None, remarks):
         tell(f"{name}: {words}")
     fault: Fault | None = options.fault
     if fault is None:
@@ -204,7 +215,34 @@ def read_selected(
         raise ValueError(
             f"--fault …@t={fault.since:g}: {name} has no column t. Leave @t out, or add the column."
         )
-    return replace(recording, covariance=recording.covariance * factor)
+    covariance = recording.covariance * factor
+    covariance[recording.assumed] = recording.covariance[recording.assumed]
+    return replace(recording, covariance=covariance)
+
+
+def _assumed(recording: Recording, options: argparse.Namespace) -> str | None:
+    """Says which rows have no covariance, and what is done instead; None if each has one."""
+    rows, n = int(np.count_nonzero(recording.assumed)), recording.assumed.size
+    if not rows:
+        return None
+    variance = recording.covariance[recording.assumed.argmax()].diagonal()
+    names = recording.space.names
+    sigma = ", ".join(f"{name} {math.sqrt(v):g}" for name, v in zip(names, variance, strict=True))
+    words = f"{rows:,} of {n:,} rows have no covariance" if rows < n else "no row has a covariance"
+    if options.assume_std is not None:
+        return f"{words}: σ is taken to be {sigma} (--assume-std)"
+    return (
+        f"{words}: σ is assumed to be {sigma}, and not judged (--assume-std gives another, which "
+        "is). evaluate measures the errors themselves, fit estimates covariances from them"
+    )
+
+
+def as_stated(recording: Recording, options: argparse.Namespace) -> Recording:
+    """Takes covariances that --assume-std states for those of the file."""
+    if options.assume_std is None:
+        return recording
+    space = replace(recording.space, assumed=False)
+    return replace(recording, space=space, assumed=np.zeros_like(recording.assumed))
 
 
 def _degrees(recording: Recording) -> str | None:
@@ -333,8 +371,8 @@ def _fault(text: str) -> Fault:
 
 def estimates_of(recording: Recording) -> Estimates:
     """The Gaussians of a recording."""
-    diagonal = np.full(recording.mean.shape[0], recording.diagonal)
-    return Estimates(recording.mean, recording.covariance, diagonal)
+    diagonal = recording.assumed | recording.diagonal
+    return Estimates(recording.mean, recording.covariance, diagonal, recording.score)
 
 
 def sound_rows(recording: Recording) -> BoolArray:
