@@ -273,6 +273,11 @@ def _output(made: RecalibratedRecording) -> list[str]:
     match made.output:
         case Output.GAUSSIAN:
             return []
+        case Output.ESTIMATED:
+            return [
+                "mean and covariance: of a Gaussian whose covariance is estimated from the errors "
+                "of like\ndetections (output: estimated)"
+            ]
         case Output.MOMENTS:
             return [
                 "mean and covariance: moments of a distribution of another shape (output: moments)"
@@ -293,7 +298,7 @@ def measured_under(made: RecalibratedRecording, file: str) -> str:
             "It was fitted on a file of this name: on the rows it was fitted on, measures look "
             "better than on others."
         )
-    if made.output is not Output.GAUSSIAN:
+    if made.output not in (Output.GAUSSIAN, Output.ESTIMATED):
         lines.append("NLL, pinball, MPIW, coverage and QCE: of the method's own distribution")
     return "\n".join(lines)
 

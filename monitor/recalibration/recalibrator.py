@@ -144,6 +144,7 @@ class Output(StrEnum):
     """Shape of a method's distributions: what the Gaussian that is forwarded stands for."""
 
     GAUSSIAN = "gaussian"  # a Gaussian, and that is forwarded
+    ESTIMATED = "estimated"  # a Gaussian whose covariance owes nothing to what the detector sent
     MOMENTS = "moments"  # another shape; forwarded are its mean and its variance about that mean
     SURROGATE = "surrogate"  # a shape without a variance; forwarded: a Gaussian of equal quantile
 

@@ -138,13 +138,13 @@ class World:
         expected: Counter[str] = Counter()
         for came in self.oracle.unnamed:
             for i in range(came.n):
-                expected[f"predicted {CLASSES[i % 4]}"] += 1
-                expected[f"labelled {CLASSES[i % 4]}"] += i < came.inline
+                expected[f"predicted {came.slice(i)}"] += 1
+                expected[f"labelled {came.slice(i)}"] += i < came.inline
         for book in self.oracle.books:
             for i in range(book.came.n):
-                expected[f"predicted {CLASSES[i % 4]}"] += 1
+                expected[f"predicted {book.came.slice(i)}"] += 1
                 fate = (book.settled or book.fate).get(i, "waiting")
-                expected[f"labelled {CLASSES[i % 4]}"] += fate != "waiting"
+                expected[f"labelled {book.came.slice(i)}"] += fate != "waiting"
             expected.update(book.near)
         shares, found = self.pipeline.ledger.fates.shares, Counter[str]()
         for index, entry in enumerate(self.pipeline.slices.slices):
