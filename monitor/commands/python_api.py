@@ -44,6 +44,7 @@ from monitor.matching.distances import DistanceKind
 from monitor.recalibration.fitting import FITTINGS
 from monitor.recalibration.selection import Selection
 from monitor.statistics.measures import Evaluation, as_json
+from monitor.statistics.residuals import GroupErrors
 from monitor.statistics.verdicts import Verdict
 from monitor.store.recordings import RECALIBRATED
 from monitor.store.tables import AnyArray, RecordingError
@@ -63,14 +64,16 @@ class Evaluated:
     """The calibration of recorded detections.
 
     verdicts  by group and dimension, the gravest first
-    whole     measures of all rows
+    whole     measures of all rows that have a covariance; None where none has one
     groups    the same by group; one named "" where rows are not divided
+    errors    by group, of rows without a covariance: bias, RMSE, tails, covariance
     notes     what looked wrong or was not used; a warning, too, where there is something to do
     """
 
     verdicts: tuple[Verdict, ...]
-    whole: Evaluation
+    whole: Evaluation | None
     groups: Mapping[str, Evaluation]
+    errors: tuple[GroupErrors, ...]
     notes: tuple[str, ...]
     _document: Mapping[str, object]
     _figures: Callable[[], str] = str
@@ -81,9 +84,13 @@ class Evaluated:
 
     def table(self) -> list[dict[str, object]]:
         """Lists a row for each group and dimension: the verdict and the measures, to make a
-        DataFrame of.
+        DataFrame of; of rows without a covariance, the measures of their errors.
         """
-        rows = []
+        rows: list[dict[str, object]] = [
+            {"group": found.group, "dimension": one.dimension, "rows": found.rows} | one.as_json()
+            for found in self.errors
+            for one in found.dimensions
+        ]
         for verdict in self.verdicts:
             measures = as_json(self.groups[verdict.group])["dimensions"]
             assert isinstance(measures, dict)
@@ -96,9 +103,11 @@ class Evaluated:
         return rows
 
     def __str__(self) -> str:
-        return (
-            verdict_lines(self.verdicts, full=True) + "\n\n" + summary(self.groups, self.verdicts)
-        )
+        parts = [words for found in self.errors for words in found.sentences]
+        if self.whole is not None:
+            said = verdict_lines(self.verdicts, full=True), summary(self.groups, self.verdicts)
+            parts += ["\n\n".join(said)]
+        return "\n".join(parts)
 
     def _repr_html_(self) -> str:
         return _as_html(self.verdicts, str(self), self._figures())
@@ -206,7 +215,8 @@ def evaluate(
     dimensions, angles, classes  which to use; None: all, and as angles those of docs/files.md
     names        names of this project → names in the data; label_names for labels. These and
                  other dictionaries may be texts as on the command line: "var_x=x_variance"
-    assume_std   standard deviations of dimensions without variances, in their unit
+    assume_std   standard deviations where there are no variances, in the unit of the dimension;
+                 None: 1, and then errors are measured in place of calibration
     gate         largest distance of a match, for all or by class
     distance     how it is measured: "centre" (the default), "bev-iou", "image-iou", "mahalanobis"
     label_gap    most seconds between two labels that are interpolated, as --label-gap
@@ -233,7 +243,9 @@ def evaluate(
     remarks = notes[: len(found.remarks)]
     document = evaluate_verb.document(found, None, None, selection) | {"remarks": remarks}
     figures = functools.partial(notebook, stages_by_group(found.groups, {}, found.recording))
-    return Evaluated(found.verdicts, found.whole, found.groups, tuple(notes), document, figures)
+    errors = found.bare.every if found.bare else ()
+    measures = found.whole, found.groups, errors
+    return Evaluated(found.verdicts, *measures, tuple(notes), document, figures)
 
 
 def fit(
@@ -313,7 +325,9 @@ def apply(
         raise TypeError(f"apply takes {', '.join(keys)}, and not {unknown[0]!r}.")
     _select(options, *(selection.get(name) for name in keys))
     with _in_terms_of_arguments() as notes:
-        recording = read_selected(_data(detections), options, tell=notes.append)
+        dimensions = recalibrator.selection.dimensions
+        data = _data(detections)
+        recording = read_selected(data, options, tell=notes.append, measured=dimensions)
         refuse_twice(recording.others, again=again)
         made = recalibrate_gaussians(recalibrator.selection, recording)
         notes += remarks_on(made)

@@ -27,10 +27,11 @@ from monitor.commands.labels_apart import (
 from monitor.commands.options import add_value, allow, checked, flag, names_of, reading, shown
 from monitor.frames.cholesky import factorise
 from monitor.frames.detections import Estimates, Limits
-from monitor.frames.slices import RangeBuckets, SliceBy
+from monitor.frames.slices import NO_COVARIANCE, RangeBuckets, SliceBy, marked
 from monitor.frames.space import BoolArray, DimensionKind, FloatArray, IntArray, Space
 from monitor.matching.distances import rotated_overlap, upright_overlap
 from monitor.recalibration.fitting import Parts
+from monitor.recalibration.selection import Chain
 from monitor.store.class_recordings import ClassRecording
 from monitor.store.column_names import offered, some_of
 from monitor.store.formats import Format
@@ -226,14 +227,16 @@ def _assumed(recording: Recording, options: argparse.Namespace) -> str | None:
     if not rows:
         return None
     variance = recording.covariance[recording.assumed.argmax()].diagonal()
-    names = recording.space.names
-    sigma = ", ".join(f"{name} {math.sqrt(v):g}" for name, v in zip(names, variance, strict=True))
+    by_sigma: dict[str, list[str]] = {}
+    for name, value in zip(recording.space.names, variance.tolist(), strict=True):
+        by_sigma.setdefault(f"{math.sqrt(value):g}", []).append(name)
+    sigma = " and ".join(f"{value} in {', '.join(of)}" for value, of in by_sigma.items())
     words = f"{rows:,} of {n:,} rows have no covariance" if rows < n else "no row has a covariance"
     if options.assume_std is not None:
         return f"{words}: σ is taken to be {sigma} (--assume-std)"
     return (
-        f"{words}: σ is assumed to be {sigma}, and not judged (--assume-std gives another, which "
-        "is). evaluate measures the errors themselves, fit estimates covariances from them"
+        f"{words}: σ is assumed to be {sigma}, and not judged (--assume-std states another). "
+        "evaluate measures the errors themselves, and fit estimates covariances from them"
     )
 
 
@@ -399,6 +402,20 @@ def parts_of(recording: Recording, ranges: RangeBuckets | None) -> Parts:
     return Parts(dict(zip(parts, names, strict=True)), dict(zip(parts, number, strict=True)))
 
 
+def chains_of(
+    recording: Recording, ranges: RangeBuckets | None
+) -> tuple[IntArray, tuple[Chain, ...]]:
+    """Finds the finest slice of each row, (N,), and the chain of names of each slice.
+
+    Rows without a covariance are in slices of their own.
+    """
+    slices, chains = parts_of(recording, ranges).chains()
+    if not recording.assumed.any():
+        return slices, chains
+    without = tuple((*map(marked, chain), NO_COVARIANCE) for chain in chains)
+    return slices + len(chains) * recording.assumed, (*chains, *without)
+
+
 @dataclass(frozen=True, slots=True)
 class Usable:
     """Tells which of N rows have ground truth and can be fitted to and measured.
@@ -459,15 +476,15 @@ class Usable:
 
 # As the sidecar has them unless it is told otherwise: [statistics] range_edges, range_dimensions.
 RANGE_EDGES = (20.0, 40.0, 60.0)
-_RANGE_DIMENSIONS = ("x", "y", "z")
+RANGE_DIMENSIONS = ("x", "y", "z")
 
 
 def ranges_of(space: Space, edges: tuple[float, ...] = RANGE_EDGES) -> RangeBuckets:
     """Makes the buckets of `--by range`. Raises ValueError where no dimension has a range."""
-    ranges = RangeBuckets(edges, _RANGE_DIMENSIONS)
+    ranges = RangeBuckets(edges, RANGE_DIMENSIONS)
     if ranges.labels(space) == ("",):
         raise ValueError(
-            f"--by range: the range is the norm of {', '.join(_RANGE_DIMENSIONS)}, and the file is "
+            f"--by range: the range is the norm of {', '.join(RANGE_DIMENSIONS)}, and the file is "
             f"read with {', '.join(space.names)}. Leave range out of --by."
         )
     return ranges
