@@ -52,7 +52,7 @@ from monitor.promotion.records import (
     TrackSettings,
     TrialSettings,
 )
-from monitor.recalibration.recalibrator import Identity
+from monitor.recalibration.recalibrator import Identity, Output
 from monitor.recalibration.scaling import (
     AdaptiveScaling,
     CovarianceScaling,
@@ -362,6 +362,9 @@ class PromotionConfig(Section):
     mode: Reloadable[PromotionMode] = PromotionMode.ADVISE
     allow_shrinking: Reloadable[bool] = False  # automatic: also smaller covariances, surer classes
     method: Reloadable[str] = "variance-scaling"  # of what is fitted, as in `fit --method`
+    # Of detections without a covariance: residual-covariance, covariance-regression, or identity,
+    # which fits none.
+    missing_method: Reloadable[str] = "residual-covariance"
     # What is fitted to class probabilities; class-identity: nothing.
     class_method: Reloadable[str] = "temperature"
     objective: Reloadable[Objective | None] = None  # of a scaling; left out: its own
@@ -402,6 +405,12 @@ class PromotionConfig(Section):
             raise ValueError(
                 f"class_method '{self.class_method}' must be one of {', '.join(CLASS_METHODS)}; "
                 "class-identity: class probabilities are not fitted"
+            )
+        estimating = [name for name, one in METHODS.items() if one.output is Output.ESTIMATED]
+        if self.missing_method not in (*estimating, Identity.method):
+            raise ValueError(
+                f"missing_method '{self.missing_method}' must be one of {', '.join(estimating)}, "
+                "or identity: nothing is fitted to detections without a covariance"
             )
         for key, used_by in USED_BY.items():
             given = getattr(self, key)

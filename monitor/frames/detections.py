@@ -204,9 +204,9 @@ class Reason(IntEnum):
 _NONE = int(Reason.NONE)
 
 # What was sent, or a covariance that stands for one that is missing, was recalibrated.
-RECALIBRATED = frozenset({Reason.NONE, Reason.COVARIANCE_ESTIMATED})
+ACTED_ON = frozenset({Reason.NONE, Reason.COVARIANCE_ESTIMATED})
 
-# Valid estimates that go out as they came; every other reason but those of RECALIBRATED refuses.
+# Valid estimates that go out as they came; every other reason but those of ACTED_ON refuses.
 PASSED_THROUGH = frozenset(
     {
         Reason.MISSING_COVARIANCE,

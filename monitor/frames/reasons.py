@@ -7,7 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from monitor.frames.classes import BEYOND, MOST_VALUES, OFF_ONE, Sent, softmax
-from monitor.frames.detections import RECALIBRATED, Examined, Limits, Reason, ReceivedDetections
+from monitor.frames.detections import (
+    ACTED_ON,
+    Examined,
+    Limits,
+    Reason,
+    ReceivedDetections,
+)
 from monitor.frames.space import FloatArray, IntArray, Space
 
 
@@ -27,7 +33,7 @@ class Notice:
 
 
 # Not worth words: the normal outcomes, and the mode that the operator chose.
-_SILENT = RECALIBRATED | {Reason.OBSERVE_MODE}
+_SILENT = ACTED_ON | {Reason.OBSERVE_MODE}
 
 NO_FRAME_ID = Notice(
     Reason.MISSING_FRAME_KEY,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from monitor.frames.detections import PASSED_THROUGH, RECALIBRATED, Examined, Reason
+from monitor.frames.detections import PASSED_THROUGH, Examined, Reason
 from monitor.frames.space import IntArray
 
 # Upper bounds of the histograms, seconds.
@@ -20,7 +20,6 @@ FRAME_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.0
 TRUTH_DELAY = (0.1, 1.0, 10.0, 60.0, 600.0, 3600.0, 21600.0, 86400.0)
 _REASONS = max(Reason) + 1
 _PASSED = [int(reason) for reason in PASSED_THROUGH]
-_RECALIBRATED = [int(reason) for reason in RECALIBRATED]
 
 
 @dataclass(slots=True)
@@ -123,8 +122,13 @@ class Counters:
 
     @property
     def recalibrated(self) -> int:
-        """Counts the detections that went out recalibrated, with estimated covariances too."""
-        return int(self.by_reason[_RECALIBRATED].sum())
+        """Counts the detections of which what was sent went out recalibrated."""
+        return int(self.by_reason[Reason.NONE])
+
+    @property
+    def estimated(self) -> int:
+        """Counts the detections that came without a covariance, and went out with one."""
+        return int(self.by_reason[Reason.COVARIANCE_ESTIMATED])
 
     @property
     def passed_through(self) -> int:
@@ -134,7 +138,7 @@ class Counters:
     @property
     def refused(self) -> int:
         """Counts the detections that were no usable estimates."""
-        return self.detections - self.recalibrated - self.passed_through
+        return self.detections - self.recalibrated - self.estimated - self.passed_through
 
     def refuse_call(self, why: str) -> int:
         """Counts a call without the right, by one of CALLS_REFUSED; returns the sum so far."""

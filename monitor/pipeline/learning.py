@@ -271,9 +271,8 @@ class LabelledTracks:
         return self.reservoir.new(slice) >= self.settings.fits.tracks
 
     def _wanting(self) -> list[tuple[int, Chain]]:
-        off = self.settings.fits.leaves_classes
         found = [entry for entry in self._kept() if self.register.wants_fit(entry[1])]
-        return [entry for entry in found if not (off and entry[1] == CLASS_CHAIN)]
+        return [entry for entry in found if not self.settings.fits.leaves(entry[1])]
 
     def asked(self, names: Collection[str]) -> list[TracksToFit]:
         """Returns the slices of these names that have tracks; without names, all that have."""

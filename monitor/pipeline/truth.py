@@ -105,7 +105,7 @@ def rows_with_truth(
     return tuple(zip(parts, _labelled_by_space(labelled, assumed, len(parts)), strict=True))
 
 
-def _claimed(rows: MatchedRows) -> MatchedRows:
+def claimed(rows: MatchedRows) -> MatchedRows:
     """Leaves out covariances that are assumed: nobody claims them, so that none can drift.
 
     Estimated ones are watched as they were forwarded.
@@ -451,7 +451,7 @@ class TruthLedger:
                 # The statistics hold the rows already, so the ledger must hold them too.
                 fault = "matched detections were not counted for drift and recalibrators"
                 with contained(self.counters, log, fault):
-                    self.drift.add(_claimed(matched), frame.stored.version)
+                    self.drift.add(claimed(matched), frame.stored.version)
                     if labelled is not None:
                         self.learning.take(labelled)
         self._count_classes(frame.stored, record, record.stamp_ns)

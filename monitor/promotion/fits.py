@@ -33,7 +33,6 @@ from monitor.recalibration.fitting import (
     CLASS_FITS,
     FITTINGS,
     FitOptions,
-    Fitting,
     prior_strength,
 )
 from monitor.recalibration.recalibrator import Recalibrator, UnfitData, fault_of
@@ -91,7 +90,7 @@ def looks_healthy(rows: AnyFitRows, settings: FitSettings, policy: PolicySetting
         low, high = policy.class_band
         known = settings.class_method == Temperature.method and rows.opinions == 1
         return known and _falls_with(rows, high) > 0 > _falls_with(rows, low)
-    scales = settings.method in (VarianceScaling.method, CovarianceScaling.method)
+    scales = method_of(settings, rows) in (VarianceScaling.method, CovarianceScaling.method)
     if not scales or settings.objective not in (None, Objective.MEAN):
         return False
     factor = np.square(rows.error / rows.deviation).mean(axis=0)
@@ -286,7 +285,9 @@ def fit_rows(tracks: Sequence[AnyTrack]) -> AnyFitRows:
 
 def method_of(settings: FitSettings, rows: AnyFitRows) -> str:
     """Names the method by which rows of their kind are fitted."""
-    return settings.class_method if isinstance(rows, ClassRows) else settings.method
+    if isinstance(rows, ClassRows):
+        return settings.class_method
+    return settings.missing_method if rows.space.assumed else settings.method
 
 
 def fit_slices(job: FitJob) -> FitOutcome:
@@ -302,8 +303,7 @@ def fit_slices(job: FitJob) -> FitOutcome:
             if isinstance(rows, ClassRows):
                 fitted[name] = _fit_classes(job.settings, rows)
             else:
-                fitting = FITTINGS[job.settings.method]
-                fitted[name] = _fit(fitting, job.settings, rows, job.limits)
+                fitted[name] = _fit(job.settings, rows, job.limits)
         except UnfitData as error:
             refused[name] = str(error)
         # Whatever is wrong with one slice, the others are fitted.
@@ -331,11 +331,13 @@ def nothing_wrong(space: Space) -> CovarianceScaling:
     return CovarianceScaling((1.0,) * space.k, unit, unit, space.order)
 
 
-def _fit(fitting: Fitting, settings: FitSettings, rows: FitRows, limits: Limits) -> Recalibrator:
+def _fit(settings: FitSettings, rows: FitRows, limits: Limits) -> Recalibrator:
     """Fits one slice. Raises UnfitData, and whatever the method raises."""
+    method = method_of(settings, rows)
+    fitting = FITTINGS[method]
     options = FitOptions(objective=settings.objective, time_constant=settings.time_constant_s)
     towards = None
-    if fitting.borrows:
+    if fitting.borrows and not fitting.estimates:
         towards = Prior(nothing_wrong(rows.space), prior_strength(rows, settings.prior_tracks))
     fitted = fitting.fit(rows, options, towards)
     if isinstance(fitted, VarianceScaling | CovarianceScaling):
@@ -348,7 +350,7 @@ def _fit(fitting: Fitting, settings: FitSettings, rows: FitRows, limits: Limits)
     fault = fault_of(rows.estimates, fitted.apply(rows.estimates), limits)
     if fault:
         raise UnfitData(
-            f"of the rows it was fitted on, {settings.method} {fault}: choose another method, or "
+            f"of the rows it was fitted on, {method} {fault}: choose another method, or "
             "check the ground truth."
         )
     return fitted

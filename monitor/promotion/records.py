@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from monitor.frames.marks import Count, CountFrom1, MaybeNan, Nanoseconds, Positive
-from monitor.frames.slices import RangeBuckets
+from monitor.frames.slices import CLASS_PROBABILITIES, NO_COVARIANCE, RangeBuckets
 from monitor.recalibration.class_probabilities import ClassIdentity
 from monitor.recalibration.recalibrator import Document, Identity, Recalibrator
 from monitor.recalibration.scaling import Objective
@@ -114,6 +114,8 @@ class FitSettings:
     """Settings of the fits of candidates.
 
     method         of monitor.recalibration.fitting.FITTINGS
+    missing_method
+                   likewise, of what comes without a covariance; identity: none is fitted
     class_method   of monitor.recalibration.fitting.CLASS_FITS; class-identity: none is fitted
     objective      of a scaling; None: its own
     time_constant_s
@@ -129,6 +131,13 @@ class FitSettings:
     prior_tracks: Positive = 3.0
     tracks: CountFrom1 = 10
     class_method: str = "temperature"
+    missing_method: str = "residual-covariance"
+
+    def leaves(self, chain: Chain) -> bool:
+        """Tells whether a slice is not fitted by itself."""
+        if chain == (CLASS_PROBABILITIES,):
+            return self.leaves_classes
+        return chain[-1] == NO_COVARIANCE and self.missing_method == Identity.method
 
     @property
     def leaves_classes(self) -> bool:

@@ -38,7 +38,7 @@ from monitor.promotion.trial import (
     clip_of,
     full_say,
 )
-from monitor.recalibration.recalibrator import FactorOnDeviation
+from monitor.recalibration.recalibrator import FactorOnDeviation, Identity
 from monitor.recalibration.scaling import AdaptiveScaling, followed
 from monitor.recalibration.selection import AnyMethod, Chain, RecalibratorForm
 
@@ -97,8 +97,10 @@ def judge(
     """Judges what is to be tried of a fit, on rows of the slice.
 
     Where every factor lies within the band, the detector is healthy, and the identity is tried:
-    a factor that was fitted to it is mostly noise. A step that changes nothing by more than the
-    hysteresis is not tried.
+    a factor that was fitted to it is mostly noise. That is never so of covariances that are
+    assumed, and to make them smaller needs no leave: nobody claims them.
+
+    A step that changes nothing by more than the hysteresis is not tried.
 
     limits  of the deviations that can be forwarded
     """
@@ -111,7 +113,8 @@ def judge(
         )
     found = rows.factors(fitted)
     low, high = rows.band(policy)
-    home = bool(found) and all(low <= one.lowest and one.highest <= high for one in found)
+    within = all(low <= one.lowest and one.highest <= high for one in found)
+    home = bool(found) and within and rows.claimed
     candidate: AnyMethod = rows.identity if home else fitted
     reason = f"{fitted.method} has no factors"
     if found:
@@ -123,7 +126,12 @@ def judge(
         why = "nothing to correct" if home else same
         return Judgement(None, f"{reason}; {why}", found)
     reason = f"{reason}; back to what is sent" if home else reason
-    return Judgement(candidate, reason, found, smaller)
+    return Judgement(candidate, reason, found, smaller and claims(rows, champion))
+
+
+def claims(rows: AnyRows, champion: AnyMethod) -> bool:
+    """Tells whether anybody stands for what is active: nobody does for an assumed covariance."""
+    return rows.claimed or not isinstance(champion, Identity)
 
 
 def shrinks(change: FloatArray, hysteresis: float) -> bool:
@@ -430,7 +438,7 @@ class Register:
         if not any(isinstance(one, AdaptiveScaling) for one in (candidate, champion)):
             return entry
         rows, hysteresis = rows_of(tracks), self.settings.policy.hysteresis
-        smaller = shrinks(rows.change(candidate, champion), hysteresis)
+        smaller = shrinks(rows.change(candidate, champion), hysteresis) and claims(rows, champion)
         found = rows.factors(candidate)
         return replace(entry, factors=found, shrinks=entry.shrinks or smaller)
 

@@ -17,6 +17,8 @@ from monitor.frames.slices import LEVELS, RangeBuckets, SliceBy, chain_of
 from monitor.frames.space import IntArray
 from monitor.recalibration import binned, class_probabilities, class_scaling, quantiles, scaling
 from monitor.recalibration.class_probabilities import ClassIdentity, ClassRecalibrator, ClassRows
+from monitor.recalibration.estimated import regression, residual
+from monitor.recalibration.estimated.covariates import Axes
 from monitor.recalibration.fit_rows import Evidence, FitRows, unlike
 from monitor.recalibration.processes import beta, beta_fit, cauchy, normal
 from monitor.recalibration.recalibrator import (
@@ -238,6 +240,7 @@ class FitOptions:
     inducing         points of a Gaussian process, at most
     surrogate_level  the central interval in which a Cauchy and its Gaussian agree
     time_constant    of adaptive scaling, seconds
+    axes             in which errors of x and y are described where covariances are estimated
     """
 
     objective: Objective | None = None
@@ -246,15 +249,17 @@ class FitOptions:
     inducing: int | None = None
     surrogate_level: float | None = None
     time_constant: float | None = None
+    axes: Axes | None = None
 
 
 class Fitting:
     """Describes how one method is fitted.
 
-    uses     names of the options that mean something to it
-    borrows  whether it can be drawn towards another fit of the method; else no prior is given
-    least    strength of the fit of a wider slice, at least, where a slice is drawn towards it
-    sums     whether the sums over rows are enough
+    uses       names of the options that mean something to it
+    borrows    whether it can be drawn towards another fit of the method; else no prior is given
+    least      strength of the fit of a wider slice, at least, where a slice is drawn towards it
+    sums       whether the sums over rows are enough
+    estimates  whether it estimates covariances from errors alone, whatever was sent
     """
 
     def __init__(
@@ -264,11 +269,12 @@ class Fitting:
         borrows: bool = False,
         least: float = 0.0,
         sums: bool = False,
+        estimates: bool = False,
     ) -> None:
         """Takes a fit of rows, with a prior if it borrows, and the options it uses by their
         names; an option that is not asked for is left to its default."""
         self._fit, self.uses, self.borrows, self.least = fit, frozenset(uses), borrows, least
-        self.sums = sums
+        self.sums, self.estimates = sums, estimates
 
     def fit(self, rows: Evidence, options: FitOptions, prior: Towards | None) -> Recalibrator:
         """Fits rows, or their sums where these are enough. Raises UnfitData."""
@@ -314,6 +320,12 @@ FITTINGS: Mapping[str, Fitting] = {
     normal.GpNormalMultivariate.method: Fitting(normal.fit_gp_normal_multivariate, "inducing"),
     beta.GpBeta.method: Fitting(beta_fit.fit_gp_beta, "inducing"),
     cauchy.GpCauchy.method: Fitting(cauchy.fit_gp_cauchy, "inducing", "surrogate_level"),
+    residual.ResidualCovariance.method: Fitting(
+        residual.fit_residual_covariance, "objective", "axes", borrows=True, estimates=True
+    ),
+    regression.CovarianceRegression.method: Fitting(
+        regression.fit_covariance_regression, "objective", "axes", borrows=True, estimates=True
+    ),
 }
 
 

@@ -31,6 +31,8 @@ from monitor.recalibration.class_probabilities import (
     ClasswiseIsotonic,
 )
 from monitor.recalibration.class_scaling import AuxiliaryScaling, Temperature, VectorScaling
+from monitor.recalibration.estimated.regression import CovarianceRegression
+from monitor.recalibration.estimated.residual import ResidualCovariance
 from monitor.recalibration.processes.beta import GpBeta
 from monitor.recalibration.processes.cauchy import GpCauchy
 from monitor.recalibration.processes.normal import GpNormal, GpNormalMultivariate
@@ -52,6 +54,8 @@ METHODS: Mapping[str, type[Recalibrator]] = {
     GpNormalMultivariate.method: GpNormalMultivariate,
     GpBeta.method: GpBeta,
     GpCauchy.method: GpCauchy,
+    ResidualCovariance.method: ResidualCovariance,
+    CovarianceRegression.method: CovarianceRegression,
 }
 
 

@@ -21,7 +21,7 @@ from monitor.figures.evaluations import JOINT
 from monitor.figures.svg import number
 from monitor.figures.tables import fact, html_table
 from monitor.figures.timeline import Line, sparkline
-from monitor.frames.detections import PASSED_THROUGH, Reason
+from monitor.frames.detections import ACTED_ON, PASSED_THROUGH, Reason
 from monitor.frames.frame import TrackStatus
 from monitor.frames.space import FloatArray
 from monitor.frames.status import StreamStatus
@@ -480,11 +480,13 @@ def _frames(view: View) -> str:
     bare = not swapped and all(one.method == "identity" for one in view.active)
     made = "by the active recalibrator" + " (unchanged: the identity)" * bare
     words = {"recalibrated": made, "passed_through": "passed through", "refused": "refused"}
+    if counters.estimated:
+        words |= {"estimated": "given a covariance, since they came without one"}
     sums = [f"{fact(f'{getattr(counters, of):,}', *_SUM, of)} {it}" for of, it in words.items()]
     why = [
         f"<li>{what} {n:,}: {reason.label.replace('_', ' ')}</li>"
         for reason in Reason
-        if reason is not Reason.NONE
+        if reason not in ACTED_ON
         for what, n in (
             ("passed through", int(counters.by_reason[reason]) * (reason in PASSED_THROUGH)),
             ("refused", int(counters.by_reason[reason]) * (reason not in PASSED_THROUGH)),

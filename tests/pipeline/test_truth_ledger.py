@@ -22,7 +22,7 @@ from monitor.statistics.state import observe
 from tests import laws, ledger_oracle, piped
 from tests.journals import ListJournal
 from tests.ledger_oracle import HEADERS, Came, Drop, Message, Named, any_frames, messages, tell
-from tests.piped import BY_SLICE, CLASSES, DOUBLE, account_of, fateless, opened, pipeline_of
+from tests.piped import BY_SLICE, DOUBLE, account_of, fateless, opened, pipeline_of
 from tests.states import assert_same_state
 
 PARTITION_S = 6
