@@ -15,6 +15,7 @@ import numpy as np
 from monitor.commands.options import add_json, add_value, confidence_levels, output_file, tell
 from monitor.commands.recordings import (
     add_selection,
+    as_stated,
     chains_of,
     estimates_of,
     read_selected,
@@ -180,6 +181,9 @@ def remarks_on(made: RecalibratedRecording) -> list[str]:
     return found
 
 
+# Of these, what is forwarded is all that is said.
+_GAUSSIANS = (Output.GAUSSIAN, Output.ESTIMATED)
+
 # Rows whose quantiles are asked for together.
 _CHUNK = 4096
 
@@ -231,7 +235,7 @@ class RecalibratedRecording:
     @property
     def shaped(self) -> OwnDistributions | None:
         """The methods' own distributions, for the measures; None where all are Gaussians."""
-        if self.output is Output.GAUSSIAN:
+        if self.output in _GAUSSIANS:
             return None
         recording, mean = self.recording, self.sent.mean
         with np.errstate(invalid="ignore"):  # of rows that are refused
@@ -269,6 +273,16 @@ class RecalibratedRecording:
         return Quantiles(values, tau)
 
 
+def stated(
+    selection: Selection | None, recording: Recording, options: argparse.Namespace
+) -> Recording:
+    """Takes covariances that --assume-std states for those of the file, unless the recalibrator
+    is there to estimate what is missing.
+    """
+    fills = selection is not None and NO_COVARIANCE in selection.by_slice
+    return recording if fills else as_stated(recording, options)
+
+
 def _untouched(selection: Selection, slices: IntArray, chains: tuple[Chain, ...]) -> BoolArray:
     left = [selection.of(chain).method == Identity.method for chain in chains]
     return np.array(left, bool)[slices]
@@ -300,6 +314,25 @@ def recalibrate_gaussians(selection: Selection, recording: Recording) -> Recalib
     )
     how = usable, slices, chains, recording.assumed
     return RecalibratedRecording(selection, forwarded, diagonal, sent, *how)
+
+
+def check_changes(made: RecalibratedRecording) -> None:
+    """Raises InvalidRecalibrator where no row has a covariance, and none is given one."""
+    if made.recording.bare:
+        raise InvalidRecalibrator(
+            f"no row has a covariance, and {made.selection.version} estimates none for them: "
+            "nothing is written. Fit a recalibrator that does by --method residual-covariance, or "
+            "state a covariance by --assume-std."
+        )
+
+
+def _filled(made: RecalibratedRecording) -> list[str]:
+    """Counts the rows that had no covariance: those that are given one, and those that are not."""
+    if not made.assumed.any():
+        return []
+    left = int(np.count_nonzero(made.recording.assumed))
+    words = f"{made.filled:,} rows had no covariance and have an estimated one"
+    return [f"{words}, {left:,} stay without" if left else words]
 
 
 def _output(made: RecalibratedRecording) -> list[str]:
@@ -494,7 +527,8 @@ def _apply_to_gaussians(selection: Selection, options: argparse.Namespace) -> tu
     """Writes the recalibrated Gaussians; returns how many there are, and remarks."""
     recording = read_selected(options.file, options, measured=selection.dimensions)
     refuse_twice(recording.others, again=options.again)
-    made = recalibrate_gaussians(selection, recording)
+    made = recalibrate_gaussians(selection, stated(selection, recording, options))
+    check_changes(made)
     for remark in remarks_on(made):
         to_standard_error(f"calibration-monitor apply: {remark}")
     asked, rejected = options.quantiles or options.tau is not None, made.rejected
@@ -508,13 +542,14 @@ def _apply_to_gaussians(selection: Selection, options: argparse.Namespace) -> tu
             source, names = Path(options.file), options.map or {}
             version, kind = selection.version, options.format
             write_columns(path, source, names, made.recording, rejected, version, kind)
-        return made.usable.size, [*_output(made), *_rejected(rejected)]
+        return made.usable.size, [*_filled(made), *_output(made), *_rejected(rejected)]
     tau = TAU if options.tau is None else options.tau
-    asked = asked or made.output is not Output.GAUSSIAN
+    asked = asked or made.output not in _GAUSSIANS
     quantiles = made.quantiles(tau) if asked else None
     with output_file(Path(options.output)) as path:
         written = write_estimates(path, made.recording, quantiles, rejected, selection.version)
     return made.usable.size, [
+        *_filled(made),
         *_output(made),
         *([f"quantiles at {tau.size} levels: of the method's own distribution"] if asked else []),
         *_rejected(rejected),

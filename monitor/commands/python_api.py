@@ -25,11 +25,13 @@ import numpy as np
 from monitor.commands import evaluate as evaluate_verb
 from monitor.commands import fit as fit_verb
 from monitor.commands.apply import (
+    check_changes,
     document_of,
     read_model,
     recalibrate_gaussians,
     refuse_twice,
     remarks_on,
+    stated,
 )
 from monitor.commands.evaluation_tables import summary, verdict_lines
 from monitor.commands.held_out import HeldOut, told
@@ -41,6 +43,7 @@ from monitor.commands.recordings import read_selected
 from monitor.frames.slices import SliceBy
 from monitor.frames.space import BoolArray, FloatArray
 from monitor.matching.distances import DistanceKind
+from monitor.recalibration.estimated.covariates import Axes
 from monitor.recalibration.fitting import FITTINGS
 from monitor.recalibration.selection import Selection
 from monitor.statistics.measures import Evaluation, as_json
@@ -162,7 +165,7 @@ class Recalibrated:
 
     dimensions  names
     mean        (N, K); rows that cannot be recalibrated stay as they are
-    covariance  (N, K, K)
+    covariance  (N, K, K); NaN of rows that have none, and are given none
     rejected    (N,) too uncertain; None if the recalibrator rejects none
     version     of the recalibrator
     """
@@ -183,7 +186,7 @@ class Recalibrated:
         for i, name in enumerate(self.dimensions):
             found[f"var_{name}"] = self.covariance[:, i, i]
             for j, other in enumerate(self.dimensions[:i]):
-                if self.covariance[:, i, j].any():
+                if np.nan_to_num(self.covariance[:, i, j]).any():
                     found[f"cov_{other}_{name}"] = self.covariance[:, i, j]
         found[RECALIBRATED] = np.full(len(self.mean), self.version)
         return found
@@ -251,7 +254,7 @@ def evaluate(
 def fit(
     detections: Detections,
     *,
-    method: str = "covariance-scaling",
+    method: str | None = None,
     by: Names = None,
     labels: Detections = None,
     dimensions: Names = None,
@@ -267,19 +270,24 @@ def fit(
     fewest_tracks: float | None = None,
     proven_only: bool = False,
     held_out: bool = True,
+    axes: str | None = None,
+    replace: bool = False,
 ) -> Recalibrator:
     """Fits a recalibrator of Gaussians, and judges it on tracks that it has not seen.
 
-    method    of docs/recalibration.md, one of those for Gaussians
+    method    of docs/recalibration.md, one of those for Gaussians; None: covariance-scaling, or
+              residual-covariance where no row has a covariance
     by        some of "class", "stream", "range", or the data's own names of the first two: a
               recalibrator for each slice
     fewest_tracks  tracks below which a slice of `by` leans on the wider one; None: 30
     proven_only    leave slices as the detector reports them unless the fit is worth it on tracks
                    that it has not seen
     held_out  whether it is judged; the rest as in evaluate
+    axes      of errors, for methods that estimate covariances: "plain", "sensor" or "object"
+    replace   whether such a method replaces what was sent, too, or only fills in what is missing
     raises    RecordingError, UnfitData, InvalidRecalibrator, ValueError
     """
-    if method not in FITTINGS:
+    if method is not None and method not in FITTINGS:
         raise ValueError(f"method {method!r}: use one of {', '.join(FITTINGS)}.")
     names = _mapping(names)
     meant = {theirs: ours for ours, theirs in (names or {}).items()}
@@ -293,8 +301,11 @@ def fit(
             f"in a vehicle. If it is the column of one, give names={{'class': {unknown[0]!r}}} or "
             f"names={{'seq': {unknown[0]!r}}}, too."
         )
-    words = ["-", "--output", "-", "--method", method]
-    options = _options(fit_verb.add_options, words)
+    if axes is not None and axes not in tuple(Axes):
+        raise ValueError(f"axes {axes!r}: use one of {', '.join(Axes)}.")
+    options = _options(fit_verb.add_options, ["-", "--output", "-"])
+    options.method, options.replace = method, replace
+    options.axes = None if axes is None else Axes(axes)
     options.by = tuple(map(SliceBy, parts)) or None
     _select(options, dimensions, angles, classes, names, assume_std)
     _match(options, labels, gate, distance, label_gap, class_map, label_names)
@@ -303,8 +314,9 @@ def fit(
     options.fewest_tracks, options.proven_only = fewest_tracks, proven_only
     options.file, options.no_held_out = _data(detections), not held_out
     with _in_terms_of_arguments() as notes:
+        recording = fit_verb.read_to_fit(options, notes.append)
         fit_verb.check(options)
-        selection, _, remarks, judged = fit_verb.fit_gaussians(options, notes.append)
+        selection, _, remarks, judged = fit_verb.fit_gaussians(options, recording, notes.append)
     assert isinstance(selection, Selection)
     return Recalibrator(selection, judged, (*notes, *map(_as_arguments, remarks)))
 
@@ -329,12 +341,14 @@ def apply(
         data = _data(detections)
         recording = read_selected(data, options, tell=notes.append, measured=dimensions)
         refuse_twice(recording.others, again=again)
-        made = recalibrate_gaussians(recalibrator.selection, recording)
+        model = recalibrator.selection
+        made = recalibrate_gaussians(model, stated(model, recording, options))
+        check_changes(made)
         notes += remarks_on(made)
     return Recalibrated(
         recording.space.names,
         made.recording.mean,
-        made.recording.covariance,
+        np.where(made.recording.assumed[:, None, None], np.nan, made.recording.covariance),
         made.rejected,
         recalibrator.version,
     )
@@ -404,6 +418,8 @@ _ARGUMENTS = {
     "--by": "by",
     "--fewest-tracks": "fewest_tracks",
     "--proven-only": "proven_only",
+    "--replace": "replace=True",
+    "--method ": "method=",
     "--no-held-out": "held_out=False",
     "--again": "again=True",
 }

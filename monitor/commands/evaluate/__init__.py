@@ -24,6 +24,7 @@ from monitor.commands.apply import (
     recalibrate_classes,
     recalibrate_gaussians,
     remarks_on,
+    stated,
 )
 from monitor.commands.conditions import holding, read_condition
 from monitor.commands.evaluate.class_rows import class_table, judged_classes, measured_classes
@@ -402,7 +403,7 @@ def measured(
 
     dimensions = () if model is None else model.dimensions
     recording = read_selected(options.file, options, beside, remark, dimensions)
-    before = recording
+    recording = before = recording if model is None else stated(model, recording, options)
     made = None if model is None else recalibrate_gaussians(model, recording)
     shaped = None
     if made is not None:
