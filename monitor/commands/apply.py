@@ -525,7 +525,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _apply_to_gaussians(selection: Selection, options: argparse.Namespace) -> tuple[int, list[str]]:
     """Writes the recalibrated Gaussians; returns how many there are, and remarks."""
-    recording = read_selected(options.file, options, measured=selection.dimensions)
+    recording = read_selected(options.file, options, fitted=selection.dimensions)
     refuse_twice(recording.others, again=options.again)
     made = recalibrate_gaussians(selection, stated(selection, recording, options))
     check_changes(made)

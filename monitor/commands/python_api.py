@@ -339,7 +339,7 @@ def apply(
     with _in_terms_of_arguments() as notes:
         dimensions = recalibrator.selection.dimensions
         data = _data(detections)
-        recording = read_selected(data, options, tell=notes.append, measured=dimensions)
+        recording = read_selected(data, options, tell=notes.append, fitted=dimensions)
         refuse_twice(recording.others, again=again)
         model = recalibrator.selection
         made = recalibrate_gaussians(model, stated(model, recording, options))

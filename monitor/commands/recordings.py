@@ -163,14 +163,14 @@ def read_selected(
     options: argparse.Namespace,
     beside: tuple[str, ...] = (),
     tell: Callable[[str], None] = to_standard_error,
-    measured: tuple[str, ...] = (),
+    fitted: tuple[str, ...] = (),
 ) -> Recording:
     """Reads the chosen rows of a file, says what looks wrong, and applies the fault.
 
-    beside    further columns to keep
-    tell      is told what looks wrong, a line each
-    measured  dimensions of a recalibrator: those of a file without variances, if it has them
-    raises    RecordingError
+    beside  further columns to keep
+    tell    is told what looks wrong, a line each
+    fitted  dimensions of a recalibrator: those of a file without variances, if it has them
+    raises  RecordingError
     """
     check_labels(options)
     if path == "-" == options.labels:
@@ -189,7 +189,8 @@ def read_selected(
             angles=ANGLES if options.angles is None else options.angles,
             names_here=options.map,
             deviations=options.assume_std,
-            measured=measured if columns is None else columns.names,
+            measured=() if columns is None else columns.names,
+            fitted=fitted,
             beside=beside,
             kind=options.format,
             opened=opened,

@@ -67,15 +67,18 @@ def column_gaussians(
     deviations: Mapping[str, float],
     wanted: tuple[str, ...] | None = None,
     measured: tuple[str, ...] = (),
+    fitted: tuple[str, ...] = (),
 ) -> ColumnGaussians:
     """Finds the Gaussians of named columns; dimensions are those with var_<d>, std_<d>.
 
     Where there is none at all, they are those of the deviations and those wanted; without these
-    those with gt_<d>, those of the format, or those measured elsewhere. Their variance is assumed.
+    those fitted, those of the format, those with gt_<d>, or those measured elsewhere. Their
+    variance is assumed.
 
     deviations  σ of dimensions for which the file, or some of its rows, have neither
     wanted      dimensions that are asked for; None: all
-    measured    names that may be dimensions since others have them: labels, or a recalibrator
+    measured    names that may be dimensions since labels have them
+    fitted      dimensions of a recalibrator
     raises      RecordingError where there is no dimension, or one has both
     """
     names = columns.names
@@ -100,7 +103,9 @@ def column_gaussians(
                 "Leave the dimension out."
             )
     if not any(isinstance(column, str) for column in spread.values()):
-        bare = wanted or (() if spread else _without_variances(columns, measured))
+        there = {*fitted} <= {*names}
+        bare = wanted or (fitted if there and not spread else ())
+        bare = bare or (() if spread else _without_variances(columns, measured))
         for dimension in bare:
             if dimension not in names:
                 raise no_column(columns.path, dimension, names)

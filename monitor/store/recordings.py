@@ -167,6 +167,7 @@ def read_recording(
     names_here: Mapping[str, str] | None = None,
     deviations: Mapping[str, float] | None = None,
     measured: tuple[str, ...] = (),
+    fitted: tuple[str, ...] = (),
     beside: tuple[str, ...] = (),
     kind: Format | None = None,
     opened: Callable[[Path], IO[bytes]] = open_bytes,
@@ -188,7 +189,8 @@ def read_recording(
     angles           names of dimensions in radians that wrap
     names_here       names of this project → names of the file's columns or arrays
     deviations       σ of dimensions without variance, in the unit of the dimension
-    measured         names that are dimensions, if the file has them and no variance at all
+    measured, fitted names of labels, and dimensions of a recalibrator: those of a file without
+                     any variance are found by them
     beside           further columns to keep, as text
     kind             format of the file; None: by its look
     opened           opens a table for its bytes, as in read_table
@@ -197,7 +199,7 @@ def read_recording(
     ours_of = {theirs: ours for ours, theirs in (names_here or {}).items()}
     where = tuple((ours_of.get(name, name), text) for name, text in where)
     beside = tuple(ours_of.get(name, name) for name in beside)
-    asked = deviations or {}, dimensions, measured
+    asked = deviations or {}, dimensions, measured, fitted
     source, there = _open(path, names_here or {}, asked, kind, opened)
     path = source.columns.path
     parts = source.parts
@@ -354,13 +356,13 @@ def column_values(values: AnyArray) -> AnyArray:
 def _open(
     path: Source,
     names_here: Mapping[str, str],
-    asked: tuple[Mapping[str, float], tuple[str, ...] | None, tuple[str, ...]],
+    asked: tuple[Mapping[str, float], tuple[str, ...] | None, tuple[str, ...], tuple[str, ...]],
     kind: Format | None,
     opened: Callable[[Path], IO[bytes]],
 ) -> tuple[ColumnGaussians | ArrayGaussians, tuple[str, ...]]:
     """Opens a file: its Gaussians, and the names of all that it holds.
 
-    asked  deviations, dimensions and names that may be some, as in column_gaussians
+    asked  deviations, dimensions, and names that may be some, as in column_gaussians
     """
     mean = path.get(names_here.get("mean", "mean")) if isinstance(path, Mapping) else None
     if isinstance(path, Mapping) and mean is not None and mean.ndim == 2:

@@ -34,7 +34,7 @@ from monitor.commands.evaluate.errors import (
     errors_table,
     measured_errors,
 )
-from monitor.commands.evaluate.groups import divided, finer_parts
+from monitor.commands.evaluate.groups import apart_from_filled, divided, finer_parts
 from monitor.commands.evaluate.sweep import sweep_figures, sweep_table, swept
 from monitor.commands.evaluation_tables import (
     advice,
@@ -454,7 +454,8 @@ def measured(
             refused=int(np.count_nonzero(rows & usable.labelled & ~usable.rows)),
         )
 
-    groups = dict(divided(by, recording, judged))
+    filled = judged & before.assumed & ~recording.assumed
+    groups = dict(apart_from_filled(by, recording, judged, filled))
     there = [recording.classes[i] for i in np.unique(recording.class_index[judged])]
     kept = np.flatnonzero(judged)
     rows_of = {name: np.flatnonzero(rows & judged) for name, rows in groups.items()}

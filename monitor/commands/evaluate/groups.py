@@ -8,7 +8,7 @@ import numpy as np
 
 from monitor.commands.options import shown
 from monitor.commands.recordings import RANGE_DIMENSIONS, RANGE_EDGES, parts_of, ranges_of
-from monitor.frames.slices import RangeBuckets, SliceBy
+from monitor.frames.slices import RangeBuckets, SliceBy, marked
 from monitor.frames.space import BoolArray
 from monitor.store.recordings import OBJECT, Recording
 
@@ -45,6 +45,23 @@ def divided(
         rows = group == i
         if (rows & usable).any():
             yield shown(name), rows
+
+
+def apart_from_filled(
+    by: tuple[str, ...], recording: Recording, usable: BoolArray, filled: BoolArray
+) -> Iterator[tuple[str, BoolArray]]:
+    """Divides rows likewise; those that were given a covariance (N,) never meet those that had one.
+
+    Where all were, or none, groups have their plain names.
+    """
+    sent = usable & ~filled
+    if not (filled.any() and sent.any()):
+        yield from divided(by, recording, usable)
+        return
+    for name, rows in divided(by, recording, sent):
+        yield name, rows & ~filled
+    for name, rows in divided(by, recording, filled):
+        yield marked(name), rows & filled
 
 
 def finer_parts(recording: Recording) -> tuple[SliceBy, ...]:

@@ -265,7 +265,8 @@ def fit_state(options: argparse.Namespace) -> Fitted:
         f"{_name(options.file)}: {told_of(evidence)}, fitted on {what}; not judged on tracks that "
         "it has not seen: use evaluate --model on drives that are not in it"
     ]
-    return selection, selection.basis, lines + list(remarks(selection, found, wanted, previous)), ()
+    lines += remarks(selection, found, wanted, previous)
+    return _served(options, selection), selection.basis, lines, ()
 
 
 def _what(method: str, selection: Selection) -> str:

@@ -62,7 +62,7 @@ def r_table(selection: Selection, recording: Recording, options: argparse.Namesp
         f"recalibrator: {_text(selection.version)}",
         f"method: {selection.method}",
         f"dimensions: {_text(list(space.names))}",
-        f"units: {_text([one.unit or 'as in the file' for one in space.dimensions])}",
+        f"units: {_text([one.unit or 'of the file' for one in space.dimensions])}",
         "classes:",
     ]
     for c, name in enumerate(bare.classes):
