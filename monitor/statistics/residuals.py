@@ -68,6 +68,8 @@ class Errors:
     @property
     def sentence(self) -> str:
         """Says the errors in words, and how the σ that is assumed compares; intervals if known."""
+        if self.rmse == 0:
+            return f"{self.dimension}: all errors are 0. Is the ground truth a copy of the mean?"
         unit = f" {self.unit}" if self.unit else ""
         words = f"{self.dimension}: {self.rmse:.3g}{unit} RMSE{_within(self.rmse_interval, '.2g')}"
         words += f", off by {self.bias:+.2g}{unit}{_within(self.bias_interval, '+.2g')}"
@@ -78,8 +80,6 @@ class Errors:
     def _of_assumed(self, unit: str) -> str:
         tracker = f"A tracker that assumes {self.assumed:g}{unit}"
         lower, upper = self.rmse_interval
-        if self.rmse == 0:
-            return "All errors are 0: is the ground truth a copy of the mean?"
         if not self.known:
             return f"Too little data to say how sure this is: {FEWEST_TO_JUDGE} tracks are needed."
         if upper < self.assumed / MATTERS:

@@ -96,6 +96,7 @@ from monitor.recalibration.selection import CLASS_METHODS, AnySelection, ClassSe
 from monitor.store.class_recordings import read_class_recording
 from monitor.store.recordings import IN_MEMORY, RECALIBRATED, Recording, Source
 from monitor.store.state_files import is_state
+from monitor.store.tables import BOX
 
 # Independent rows that another fit counts for where a scaling is drawn towards it.
 PRIOR_STRENGTH = 30.0
@@ -223,6 +224,11 @@ def fit_gaussians(
     if fitting.estimates and unseen is not None:
         there = unseen.cluster >= 0
         lines.append(compared_to_assumed(sent, recording, usable_truth(sent).rows & there, options))
+    if fitting.estimates and recording.box[:2] != BOX[:2]:
+        lines.append(
+            f"the ground of the file is {' and '.join(recording.box[:2])}, and range and axes are "
+            "taken in x and y: give --map x=z,y=x,z=y, and --label-map likewise"
+        )
     lines += remarks(selection, found, wanted, previous)
     if left:
         lines.append(f"left as the detector reports them (--proven-only): {', '.join(left)}")

@@ -23,7 +23,7 @@ from monitor.commands.recordings import (
     usable_truth,
 )
 from monitor.frames.slices import RangeBuckets, SliceBy
-from monitor.frames.space import FloatArray, IntArray, Space
+from monitor.frames.space import IntArray
 from monitor.recalibration.estimated.covariates import Axes, Layout
 from monitor.recalibration.recalibrator import UnfitData
 from monitor.recalibration.selection import Selection
@@ -81,7 +81,7 @@ def r_table(selection: Selection, recording: Recording, options: argparse.Namesp
 def _cell(name: str, made: Recording, rows: IntArray, tracks: IntArray | None) -> Iterator[str]:
     covariance = made.covariance[rows].mean(axis=0)
     deviation = dict(zip(made.space.names, np.sqrt(covariance.diagonal()), strict=True))
-    deviation |= _along(made.space, made.mean[rows], made.covariance[rows])
+    deviation |= _along(made, rows)
     yield f"    {_text(name)}:"
     yield f"      rows: {rows.size}"
     if tracks is not None:
@@ -94,18 +94,21 @@ def _cell(name: str, made: Recording, rows: IntArray, tracks: IntArray | None) -
         yield f"        - [{', '.join(map(_number, row))}]"
 
 
-def _along(space: Space, mean: FloatArray, covariance: FloatArray) -> dict[str, float]:
+def _along(made: Recording, rows: IntArray) -> dict[str, float]:
     """Deviations along and across the heading, of rows with one; empty where there is none."""
     try:
-        layout = Layout.of(space, Axes.OBJECT)
+        layout = Layout.of(made.space, Axes.OBJECT)
     except UnfitData:
         return {}
-    (c, s), (i, j) = layout.direction(mean), layout.position
+    (c, s), (i, j) = layout.direction(made.mean[rows]), layout.position
+    if {made.space.names[place] for place in (i, j)} != {*made.box[:2]}:
+        return {}  # x and y are not the ground
+    covariance = made.covariance[rows]
     x, y, both = covariance[:, i, i], covariance[:, j, j], covariance[:, i, j]
-    along, across = (
-        c * c * x + 2 * c * s * both + s * s * y,
-        s * s * x - 2 * c * s * both + c * c * y,
-    )
+    along = c * c * x + 2 * c * s * both + s * s * y
+    across = s * s * x - 2 * c * s * both + c * c * y
+    if made.box[2:4] == ("w", "l"):
+        along, across = across, along  # the yaw of KITTI points along the width
     return {"along": float(np.sqrt(along.mean())), "across": float(np.sqrt(across.mean()))}
 
 
