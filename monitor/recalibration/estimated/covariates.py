@@ -82,10 +82,11 @@ class Layout(Documented):
             raise InvalidRecalibrator(f"'axes' is '{self.axes}': it needs '{missing}'")
 
     @classmethod
-    def of(cls, space: Space, axes: Axes | None = None) -> Layout:
+    def of(cls, space: Space, axes: Axes | None, *, best: Axes = Axes.SENSOR) -> Layout:
         """Finds the places by the names of the dimensions.
 
-        axes    None: those of the sensor where there is a position, else plain
+        axes    None: the best that can be made
+        best    those of the object or of the sensor
         raises  UnfitData where the axes asked for need a dimension that is not there
         """
         names = space.names
@@ -100,9 +101,10 @@ class Layout(Documented):
         )
         size = tuple(i for i, name in enumerate(names) if name in SIZES)
         heading = next(angles, None)
-        if axes is None:
-            axes = Axes.SENSOR if position else Axes.PLAIN
         found = cls(position, size, heading)
+        if axes is None:
+            possible = (one for one in (best, Axes.SENSOR) if not _missing(found, one))
+            axes = next(possible, Axes.PLAIN)
         missing = _missing(found, axes)
         if missing:
             needs = {

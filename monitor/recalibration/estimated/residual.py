@@ -4,9 +4,9 @@ What is done by hand for detectors without covariances (Chiu et al. 2020, sectio
 errors of the training set, by class), with cells, and without a cliff between them: each cell has a
 node, and log variances and correlations go from node to node in straight lines.
 
-Each estimate is drawn towards a wider one by the number of independent rows that it rests on: a cell
-towards all scores of its range, these towards the slice as a whole, and that towards the fit of the
-wider slice.
+Each estimate is drawn towards a wider one by the number of independent rows that it rests on: a
+cell towards all scores of its range, these towards the slice as a whole, and that towards the fit
+of the wider slice.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from annotated_types import Interval, Len
 
 from monitor.frames.detections import Estimates
 from monitor.frames.marks import CountFrom1
-from monitor.frames.space import FloatArray, IntArray
+from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.recalibration.estimated.covariates import (
+    LARGEST_LOG,
     Axes,
     Correlations,
     CovariateKind,
@@ -33,7 +34,13 @@ from monitor.recalibration.estimated.covariates import (
     drawn_to_none,
     values_of,
 )
-from monitor.recalibration.estimated.sizes import independent_rows, log_size
+from monitor.recalibration.estimated.sizes import (
+    drawn_correlation,
+    independent_rows,
+    log_size,
+    strength_of,
+    uncut,
+)
 from monitor.recalibration.fit_rows import FitRows, prepared
 from monitor.recalibration.recalibrator import (
     InvalidRecalibrator,
@@ -45,12 +52,10 @@ from monitor.recalibration.scaling import Objective, Prior
 
 # Cells at most, and tracks that a further one is worth.
 MOST_RANGES, MOST_SCORES = 4, 3
-TRACKS_OF_A_CELL = 8
+TRACKS_OF_A_CELL = 2
 
-# Independent rows that the wider estimate counts for in that of a cell, and that "no correlation"
-# counts for beside the number of dimensions.
-CELL_STRENGTH = 10.0
-UNCORRELATED = 10.0
+# Independent rows that the wider estimate counts for in that of a cell.
+CELL_STRENGTH = 5.0
 
 _Number = Annotated[float, Interval(ge=-1e12, le=1e12)]
 Nodes = Annotated[tuple[_Number, ...], Len(1, 64)]
@@ -171,14 +176,18 @@ def fit_residual_covariance(
 ) -> ResidualCovariance:
     """Fits cells of range × score, as many as the tracks allow.
 
+    axes    None: those of the object where there are position and heading, else of the sensor:
+            cells do not know the heading
     prior   the fit of a wider slice, that the slice as a whole is drawn towards with its strength
             in rows; its axes are taken over
     raises  UnfitData without rows, where a dimension has no error, and where the axes need what
             is not there
     """
     rows = prepared(rows)
-    before = None if prior is None else prior.previous
-    layout = Layout.of(rows.space, axes) if before is None else before.layout
+    if prior is None:
+        layout = Layout.of(rows.space, axes, best=Axes.OBJECT)
+    else:
+        layout = prior.previous.layout
     error = layout.turned(rows.estimates.mean, rows.error)
     told = values_of(layout, rows.estimates)
     weight = by_track(rows)
@@ -190,29 +199,26 @@ def fit_residual_covariance(
     scores, of_score = _cut(score, weight, min(MOST_SCORES, max(cells // len(ranges), 1)))
     fit = _CellFit(error, rows.track, objective)
     k, width = rows.space.k, len(scores) + 1
-    if before is None or prior is None:
-        known, correlation = np.zeros((k, rows.n)), np.eye(k)
-        at_nodes = np.zeros((len(ranges) * width, k))
-        whole = fit.level(known, None, 0.0)
-        of_whole = fit.correlation(known + whole[:, None], None, correlation, UNCORRELATED + k)
-    else:
-        known, _ = before.described(rows.estimates)
-        at = _at_nodes(layout, ranges, scores)
-        nodes, of_nodes = before.described(at)
-        at_nodes = nodes.T
-        whole = fit.level(known, None, prior.strength)
-        target = of_nodes.mean(axis=0)
-        of_whole = fit.correlation(known + whole[:, None], None, target, prior.strength + k)
+    known, at_nodes = np.zeros((k, rows.n)), np.zeros((len(ranges) * width, k))
+    target, strength = None, 0.0
+    if prior is not None:
+        known, _ = prior.previous.described(rows.estimates)
+        nodes, of_nodes = prior.previous.described(_at_nodes(layout, ranges, scores))
+        at_nodes, target, strength = nodes.T, of_nodes.mean(axis=0), prior.strength
+    everywhere = np.ones(rows.n, bool)
+    whole = fit.level(known, everywhere, strength, rows.tracks)
+    of_whole = fit.correlation(known + whole[:, None], everywhere, target, strength)
     log_variance, matrices = [], []
     for a in range(len(ranges)):
         in_range = of_range == a
         by_range = whole + fit.level(known + whole[:, None], in_range, CELL_STRENGTH)
-        of_row = fit.correlation(known + by_range[:, None], in_range, of_whole, UNCORRELATED + k)
+        of_row = fit.correlation(known + by_range[:, None], in_range, of_whole)
         for b in range(width):
-            here, level, matrix = in_range & (of_score == b), by_range, of_row
+            level, matrix = by_range, of_row
             if b < len(scores):
+                here = in_range & (of_score == b)
                 level = by_range + fit.level(known + by_range[:, None], here, CELL_STRENGTH)
-                matrix = fit.correlation(known + level[:, None], here, of_row, UNCORRELATED + k)
+                matrix = fit.correlation(known + level[:, None], here, of_row)
             log_variance.append(at_nodes[a * width + b] + level)
             matrices.append(matrix)
     return ResidualCovariance(
@@ -220,7 +226,7 @@ def fit_residual_covariance(
         layout,
         ranges,
         scores,
-        as_matrix(np.array(log_variance)),
+        as_matrix(np.clip(log_variance, -LARGEST_LOG, LARGEST_LOG)),
         tuple(map(as_matrix, matrices)),
         objective,
     )
@@ -234,66 +240,61 @@ class _CellFit:
     track: IntArray
     objective: Objective
 
-    def level(self, known: FloatArray, here: FloatArray | None, strength: float) -> FloatArray:
-        """Log of the factor on known variances (K, n) that rows ask for, drawn to none; (K,)."""
-        error, known, track = self._of(known, here)
-        if not track.size:
-            return np.zeros(len(error))
-        square = np.square(error) * np.exp(-known)
-        some = square.any(axis=1)
-        level = np.zeros(len(error))
-        level[some] = log_size(square[some], self.objective)
-        worth = independent_rows(np.where(square > 0, square, 1e-300), track)
-        return np.where(some, level * worth / (worth + strength), 0.0)
-
-    def correlation(
-        self, known: FloatArray, here: FloatArray | None, target: FloatArray, strength: float
+    def level(
+        self, known: FloatArray, here: BoolArray, strength: float, tracks: int | None = None
     ) -> FloatArray:
-        """(K, K) of errors over their deviations, drawn to a target."""
-        error, known, track = self._of(known, here)
-        if not track.size:
-            return target
-        z = error * np.exp(-0.5 * known)
-        if self.objective is not Objective.MEAN:
-            z = np.clip(z, -3.0, 3.0)
-        moment = z @ z.T / z.shape[1]
-        size = np.sqrt(np.maximum(np.diagonal(moment), 1e-300))
-        worth = float(independent_rows(np.square(z), track).min())
-        share = worth / (worth + strength)
-        found = share * moment / (size[:, None] * size) + (1.0 - share) * target
-        found = np.clip(0.5 * (found + found.T), -1.0, 1.0)
-        np.fill_diagonal(found, 1.0)
+        """Log of the factor on known variances that some rows ask for, drawn to none; (K,).
+
+        known     (K, n)
+        here      (n,)
+        strength  independent rows that a factor of 1 counts for
+        tracks    that the strength has to outweigh; None: rows are counted alone
+        """
+        square = np.square(self.error[:, here]) * np.exp(-known[:, here])
+        found = np.zeros(len(square))
+        some = square.any(axis=1)
+        if some.any():
+            worth = independent_rows(square[some], self.track[here])
+            if tracks is not None:
+                strength = strength_of(strength, worth, tracks)
+            found[some] = log_size(square[some], self.objective) * worth / (worth + strength)
         return found
 
-    def _of(
-        self, known: FloatArray, here: FloatArray | None
-    ) -> tuple[FloatArray, FloatArray, IntArray]:
-        if here is None:
-            return self.error, known, self.track
-        return self.error[:, here], known[:, here], self.track[here]
+    def correlation(
+        self,
+        known: FloatArray,
+        here: BoolArray,
+        towards: FloatArray | None,
+        strength: float = 0.0,
+    ) -> FloatArray:
+        """(K, K) of some errors over their deviations, drawn towards a wider one, or to none."""
+        z = uncut(self.error[:, here] * np.exp(-0.5 * known[:, here]), self.objective)
+        some = z.any(axis=1)
+        if not some.all():
+            return np.eye(len(z)) if towards is None else towards
+        worth = float(independent_rows(np.square(z), self.track[here]).min())
+        return drawn_correlation(z, worth, towards, strength)
 
 
 def _cut(value: FloatArray, weight: FloatArray, most: int) -> tuple[tuple[float, ...], IntArray]:
-    """Cuts values at quantiles by weight; returns a node for each part, and the part of each value.
+    """Cuts values at quantiles by weight into `most` parts, fewer where values repeat.
 
-    Each node is the median of its part. Values that are not known are in the part behind the last.
+    returns  a node for each part, the median of it; and the part of each value (n,), where values
+             that are not known are behind the last
     """
     there = np.isfinite(value)
-    part = np.where(there, 0, 1)
     if not there.any():
-        return (0.0,), np.zeros(value.size, np.int64) if most else part
+        # One part of all rows: there is nothing to tell apart.
+        return (0.0,), np.zeros(value.size, np.int64)
     order = np.argsort(value[there], kind="stable")
     ordered, below = value[there][order], np.cumsum(weight[there][order])
-    below /= below[-1]
-    edges = ordered[np.searchsorted(below, np.arange(1, most) / most)]
-    edges = np.unique(edges[(edges > ordered[0])])
+    edges = ordered[np.searchsorted(below, below[-1] * np.arange(1, most) / most)]
+    edges = np.unique(edges[edges > ordered[0]])
     found = np.searchsorted(edges, ordered, side="right")
-    nodes = [float(np.median(ordered[found == i])) for i in range(edges.size + 1)]
-    keep = np.flatnonzero(np.diff(nodes, append=np.inf) > 0)
-    assert keep.size == len(nodes), "medians of parts rise strictly"
+    nodes = tuple(float(np.median(ordered[found == i])) for i in range(edges.size + 1))
     part = np.full(value.size, len(nodes))
     part[there] = np.searchsorted(edges, value[there], side="right")
-    return tuple(nodes), part
+    return nodes, part
 
 
 def _at_nodes(layout: Layout, ranges: Sequence[float], scores: Sequence[float]) -> Estimates:
