@@ -52,6 +52,7 @@ from monitor.promotion.records import (
     TrackSettings,
     TrialSettings,
 )
+from monitor.recalibration.mean_correction import refuses
 from monitor.recalibration.recalibrator import Identity
 from monitor.recalibration.scaling import (
     AdaptiveScaling,
@@ -366,6 +367,8 @@ class PromotionConfig(Section):
     class_method: Reloadable[str] = "temperature"
     objective: Reloadable[Objective | None] = None  # of a scaling; left out: its own
     time_constant_seconds: Reloadable[PositiveFloat | None] = None  # s, of adaptive-scaling
+    # The mean error is corrected before the method, where chance does not explain it.
+    correct_mean: Reloadable[bool] = False
     # Factors on the variance that are left alone.
     band: Reloadable[tuple[Factor, Factor]] = (0.5, 2.0)
     class_band: Reloadable[tuple[Factor, Factor]] = (0.8, 1.25)  # temperatures, likewise
@@ -410,6 +413,8 @@ class PromotionConfig(Section):
                     f"{key} {given} means nothing to method '{self.method}': leave it out, or set "
                     f"method to {' or '.join(used_by)}"
                 )
+        if self.correct_mean and refuses(self.method):
+            raise ValueError(f"correct_mean: {refuses(self.method)}; or set it to false")
         if self.fit_tracks > self.kept_tracks:
             raise ValueError(
                 f"fit_tracks {self.fit_tracks} must be no more than kept_tracks "

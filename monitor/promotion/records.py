@@ -121,6 +121,7 @@ class FitSettings:
     prior_tracks   that "nothing is wrong" counts for, where the method can be drawn towards it
     tracks         new ones before a slice is fitted again, and the fewest that a fit is made of
                    where those before are unlike them
+    correct_mean   whether the mean error is corrected first; of methods that leave the mean alone
     """
 
     method: str = "variance-scaling"
@@ -129,6 +130,7 @@ class FitSettings:
     prior_tracks: Positive = 3.0
     tracks: CountFrom1 = 10
     class_method: str = "temperature"
+    correct_mean: bool = False
 
     @property
     def leaves_classes(self) -> bool:

@@ -66,6 +66,7 @@ from monitor.recalibration.fitting import (
     SliceFit,
     fit_selection,
 )
+from monitor.recalibration.mean_correction import KEEPS_MEAN, method_after_offset, refuses
 from monitor.recalibration.processes.cauchy import LEVELS, SURROGATE_LEVEL
 from monitor.recalibration.processes.process_fit import INDUCING
 from monitor.recalibration.processes.sparse_process import MOST_INDUCING
@@ -126,7 +127,7 @@ def fit_gaussians(
     previous = _previous(options, recording.space)
     usable = usable_truth(recording)
     kept = np.flatnonzero(usable.rows)
-    if kept.size == 0 and options.method != Identity.method:
+    if kept.size == 0 and _changes(options):
         raise UnfitData(
             f"cannot fit on 0 detections with ground truth: {usable.told()}. "
             f"{usable.remedy(recording)}"
@@ -134,7 +135,7 @@ def fit_gaussians(
     rows, kept, late = _in_time(recording, kept, options.label_delay or 0.0)
     slices: dict[str, IntArray] = {}
     parts, total = 0, kept.size
-    if options.method != Identity.method and not options.no_held_out:
+    if _changes(options) and not options.no_held_out:
         # A slow fit is judged on one part.
         parts = 1 if options.method.startswith("gp-") else PARTS
         slices = {entry.name: kept[entry.rows] for entry in _slices(options, recording, kept)}
@@ -225,6 +226,11 @@ def _what(method: str, selection: Selection) -> str:
     if FITTINGS[method].sums or selection.basis is None:
         return "their sums"
     return f"a sample of {selection.basis.rows:,} of them"
+
+
+def _changes(options: argparse.Namespace) -> bool:
+    """Tells whether what is fitted changes anything."""
+    return options.method != Identity.method or bool(options.correct_mean)
 
 
 def _proven(selection: Selection, worth: Collection[str]) -> Selection:
@@ -329,7 +335,7 @@ def _previous(options: argparse.Namespace, space: Space) -> Selection | None:
         return None
     previous = read_model(options.previous)
     check_dimensions(previous, space)
-    others = {one.method for one in previous.recalibrators} - {options.method}
+    others = {method_after_offset(one) for one in previous.recalibrators} - {options.method}
     if others:
         raise InvalidRecalibrator(
             f"--previous {options.previous}: it was fitted by {', '.join(sorted(others))}, and "
@@ -509,6 +515,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add_value(parser, "--surrogate-level", "P", text, _level)
     text = (
+        "add the mean error to the mean of each dimension where chance does not explain it, by "
+        f"tracks, and fit the method to what that leaves; for {', '.join(KEEPS_MEAN)}"
+    )
+    parser.add_argument("--correct-mean", action="store_true", default=None, help=text)
+    text = (
         "flag detections so uncertain that without them the error is at most X: the share of "
         "wrong classes, or of Gaussians the RMSE, the root of the mean of the squared errors added "
         "up over the dimensions that are no angles; these must share a unit, which is that of X: "
@@ -546,7 +557,7 @@ def run(options: argparse.Namespace) -> int:
         "held_out": [one.as_json() for one in judged],
     }
     written = f"{model.version}{_made_of(model)} fitted on {rows}, written to {options.output}"
-    judgeable = not isinstance(model, ClassSelection) and options.method != Identity.method
+    judgeable = not isinstance(model, ClassSelection) and _changes(options)
     if judgeable and not (options.no_held_out or state):
         lines.append(told(judged) + "\n")
     tell(options, document, "\n".join([*lines, written]))
@@ -588,7 +599,9 @@ def check(options: argparse.Namespace) -> None:
     uses, borrows = (fitting.uses, fitting.borrows) if fitting else ((), False)
     no_use = f"{options.method} has no use for it; it is for"
     by = options.by or ()
-    for name in _OF_METHODS:
+    why = refuses(options.method) if fitting else f"{options.method} has no mean. Leave it out"
+    allow(options, not why, f"{why}.", "correct_mean")
+    for name in set(_OF_METHODS) - {"correct_mean"}:
         users = ", ".join(method for method, other in FITTINGS.items() if name in other.uses)
         allow(options, name in uses, f"{no_use} {users}. Leave it out.", name)
     borrowers = ", ".join(method for method, other in FITTINGS.items() if other.borrows)
