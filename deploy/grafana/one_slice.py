@@ -248,7 +248,7 @@ COMPARED = {
     """Mean error of $dimension
     Truth less mean, in the unit of the stream, since the start; dashed: its 95 % interval, by
     tracks. Healthy: 0 lies between the dashed lines. A mean that is off is mended by no factor on σ
-    (docs/measures.md#the-mean-error).""": graph(
+    (docs/recalibration.md#the-mean).""": graph(
         {
             _PER_STAGE: of("bias", **_CHOSEN),
             f"upper, {_PER_STAGE}": f"{of('bias', **_CHOSEN)} + {of('bias_margin', **_CHOSEN)}",

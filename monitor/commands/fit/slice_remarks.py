@@ -83,8 +83,8 @@ def _drawn(fit: SliceFit, dimensions: Sequence[str]) -> str:
 def _stopped(one: Recalibrator, clamp: Clamp) -> list[int]:
     """Positions of the dimensions with a factor on σ at an end of its range."""
     match parts_of(one, 1)[1]:
-        case VarianceScaling() | CovarianceScaling() | AdaptiveScaling():
-            ends = clamp.reached(one)
+        case VarianceScaling() | CovarianceScaling() | AdaptiveScaling() as scaling:
+            ends = clamp.reached(scaling)
         case HistogramBinning(factors=curves) | IsotonicStd(factor=curves):
             inside = [all(clamp.lowest < f < clamp.highest for f in curve) for curve in curves]
             ends = tuple(not whole for whole in inside)
