@@ -14,8 +14,13 @@ import numpy as np
 import pytest
 
 from monitor.client import Access, MonitorClient
+from monitor.frames.detections import Reason
 from monitor.frames.frame import Header
 from monitor.frames.space import Space
+from monitor.recalibration.estimated.covariates import Layout
+from monitor.recalibration.estimated.residual import ResidualCovariance
+from monitor.recalibration.recalibrator import Identity
+from monitor.recalibration.selection import Selection
 from monitor.v1 import frame_pb2
 from monitor.v1 import perception_monitor_pb2 as pb
 from monitor.wire.client_messages import Why
@@ -34,6 +39,17 @@ from tests.scripted_monitor import (
 )
 from tests.served import BY_STREAM, PATIENCE, Sidecar, eventually, running
 
+_LEVEL = tuple(np.log([0.25, 4.0]).tolist())
+_PLAIN = ((1.0, 0.0), (0.0, 1.0))
+ESTIMATED = Selection(
+    ("x", "y"),
+    Identity(),
+    {
+        "no covariance": ResidualCovariance(
+            2, Layout(), (0.0,), (0.0,), (_LEVEL, _LEVEL), (_PLAIN, _PLAIN)
+        )
+    },
+).to_json()
 CONFIG = BY_STREAM + '[tracker]\nkind = "embedded"\n[limits]\nmax_detections = 6\n'
 
 
@@ -85,6 +101,27 @@ def test_recalibrated_estimates_and_tracks_come_back_and_what_is_refused_as_it_w
         assert not client.process(frame(63, 6)).raw
     assert client.counters.raw[Why.REFUSED] == client.counters.connections == 1
     assert (client.counters.answered, client.counters.late) == (7, 0)
+
+
+def test_a_detector_without_covariances_gets_those_that_are_estimated_and_until_then_nan(sidecar):
+    bare = replace(frame(1), covariance=None)
+    with connected(sidecar.grpc, named("bare")) as client:
+        result = client.process(bare)
+        assert (result.raw, set(result.reason.tolist())) == (False, {Reason.MISSING_COVARIANCE})
+        assert "from which one is learned" in result.text
+        assert np.isnan(result.covariance).all()
+        np.testing.assert_array_equal(result.mean, bare.mean)
+        promote(sidecar, document=ESTIMATED)
+        some = frame(2)
+        some.covariance[1] = 0.0
+        result = client.process(some)
+        assert result.reason.tolist() == [0, Reason.COVARIANCE_ESTIMATED, 0]
+        np.testing.assert_allclose(result.covariance[1], np.diag([0.25, 4.0]))
+        result = client.process(replace(frame(3), covariance=None))
+        assert (result.status == frame_pb2.STATUS_RECALIBRATED).all()
+        np.testing.assert_allclose(result.covariance, np.tile(np.diag([0.25, 4.0]), (3, 1, 1)))
+        assert result.answer is not None
+        assert set(result.answer.output.tolist()) == {frame_pb2.OUTPUT_ESTIMATED}
 
 
 def test_a_sidecar_that_stands_still_costs_its_deadline_a_few_times_and_then_nothing(sidecar):
