@@ -76,7 +76,8 @@ def slice_page(view: View, name: str) -> Steps:
         _, kind, word = state_of(view, name)
         words, made = "too few labels to say more", reading.recalibrated
         if is_assumed(reading):
-            words = f"{escape(assumption(reading))}; figures of raw tell of the assumption"
+            words = escape(assumption(reading.space, reading.raw))
+            words += "; the figures of raw tell of the assumption"
         elif enough(made):
             words = fact(sigma(factor_of(made)), name, window, RECALIBRATED, JOINT, "sigma")
         of = f"the last {view.of}" if window != EPOCH else "all time since epoch"

@@ -23,6 +23,7 @@ from monitor.figures.tables import fact, html_table
 from monitor.figures.timeline import Line, sparkline
 from monitor.frames.detections import ACTED_ON, PASSED_THROUGH, Reason
 from monitor.frames.frame import TrackStatus
+from monitor.frames.slices import is_bare
 from monitor.frames.space import FloatArray
 from monitor.frames.status import StreamStatus
 from monitor.promotion.records import TrialState
@@ -153,8 +154,8 @@ _READ = """<details><summary>How to read this page</summary><ul>
 <li>Raw: as the detector sends it; recalibrated: as it is forwarded. Without a recalibrator, and
 until labels come of what one has made, they are the same, and their lines cover each other.</li>
 <li>“No covariance”: the detector sends none, and [tracker] missing_deviation is assumed until one
-that was learned from labels is promoted. What is raw there tells of the assumption; bias and RMSE, on
-the page of the slice, tell of the detector.</li>
+that was learned from labels is promoted. What is raw there tells of the assumption; bias and RMSE,
+on the page of the slice, tell of the detector.</li>
 <li>NEES/K: squared error over the stated variance. 1 is calibrated; at 4 σ is twice too small.</li>
 <li>ENCE: how far σ is from the errors, as a share of σ, in the worst dimension; compare it with its
 noise, which a calibrated detector would read. QCE: how far coverage is from what is stated.</li>
@@ -228,7 +229,7 @@ def _row(view: View, name: str) -> list[str]:
     if enough(made):
         words = fact(sigma(factor_of(made)), *at, JOINT, "sigma")
     if assumed := is_assumed(reading):
-        words = escape(assumption(reading))
+        words = escape(assumption(reading.space, raw))
     alarms = [one for one in view.alarms if one.slice == name]
     if alarms:
         words = f"{_raised(view, alarms[0])}; {words} over {view.of}"
@@ -449,7 +450,8 @@ def certainty(view: View, name: str) -> tuple[tuple[str, str], tuple[str, str]]:
         return fact(number(getattr(one, f"{of}_{value}")), *at, f"{of}_{value}"), mark + share
 
     entropy = told("entropy", "mean", classes) if one.classified else ("–", "–")
-    return entropy, told("deviation", "q50", places)
+    # What is assumed for all is no word of the detector's.
+    return entropy, ("–", "–") if is_bare(name) else told("deviation", "q50", places)
 
 
 def _at(view: View, name: str) -> tuple[str, str, str, str]:

@@ -13,8 +13,15 @@ from dataclasses import asdict, dataclass, replace
 from monitor.drift.alarms import WRONG, Alarm, DriftState, SliceStanding, size_of_error
 from monitor.drift.bets import Severity, Stage
 from monitor.figures.svg import number
-from monitor.frames.slices import CLASS_PROBABILITIES, NO_COVARIANCE, TOTAL, is_total, marked
-from monitor.frames.space import FloatArray
+from monitor.frames.slices import (
+    CLASS_PROBABILITIES,
+    NO_COVARIANCE,
+    TOTAL,
+    is_bare,
+    is_total,
+    marked,
+)
+from monitor.frames.space import FloatArray, Space
 from monitor.frames.status import StreamStatus
 from monitor.pipeline.recalibrators import ActiveRecalibrator
 from monitor.pipeline.streams import TrackReading
@@ -398,7 +405,7 @@ def _swaps(view: View) -> Iterator[Said]:
             continue
         promoted = record.what is Happened.PROMOTED
         of_classes = slice == CLASS_PROBABILITIES
-        assumed = slice == marked(slice)
+        assumed = is_bare(slice)
         what = "was corrected" if promoted else "is without its last correction, rolled back"
         if assumed and promoted:
             what = "was given a covariance"
@@ -476,6 +483,7 @@ def _assumed(view: View) -> Iterator[Said]:
     name = max(rows, key=rows.__getitem__, default="")
     if not rows or not rows[name]:
         return
+    reading = view.shown(name)[1]
     others = f" and {counted(len(rows) - 1, 'other slice')}" * (len(rows) > 1)
     method = view.snapshot.pipeline.config.promotion.missing_method
     more = f"Nothing is fitted to it: [promotion] missing_method is {method}."
@@ -483,16 +491,16 @@ def _assumed(view: View) -> Iterator[Said]:
         more = mending(view, name, "covariance that is learned from its labels")
     yield Said(
         "note",
-        f"{called(name)}{others}: {assumption(view.shown(name)[1])}.",
+        f"{called(name)}{others}: {assumption(reading.space, reading.raw)}.",
         "docs/promotion.md#life-of-a-detector-without-covariances",
         more,
     )
 
 
-def assumption(reading: SliceReading) -> str:
+def assumption(space: Space, raw: Evaluation) -> str:
     """Says what σ is assumed, and how large the errors of the farthest dimension are."""
-    worst, one = farthest(reading.raw)
-    unit = next(each.unit for each in reading.space.dimensions if each.name == worst)
+    worst, one = farthest(raw)
+    unit = next(each.unit for each in space.dimensions if each.name == worst)
     sizes = with_unit(one.rmv, unit), with_unit(one.rmse, unit)
     return f"σ of {worst} is assumed, {sizes[0]}; its errors are {sizes[1]}"
 

@@ -31,6 +31,7 @@ from tests.scripted_monitor import (
     answered_again,
     assert_raw,
     connected,
+    covariances,
     doubled,
     frame,
     in_bytes,
@@ -88,11 +89,11 @@ def test_recalibrated_estimates_and_tracks_come_back_and_what_is_refused_as_it_w
         assert client.process(frame(5, 0)).status.shape == (0,)
         given = frame(61)
         given.mean[1, 0] = np.nan
-        given.covariance[2] = [[1.0, 5.0], [7.0, 1.0]]
+        covariances(given)[2] = [[1.0, 5.0], [7.0, 1.0]]
         result = client.process(given)
         assert (result.raw, result.status.tolist()) == (False, [1, 3, 3])
         np.testing.assert_array_equal(result.mean, given.mean)
-        np.testing.assert_array_equal(result.covariance[1:], given.covariance[1:])
+        np.testing.assert_array_equal(result.covariance[1:], covariances(given)[1:])
         given = frame(62, 7)
         result = client.process(given)
         assert_raw(result, given)
@@ -113,9 +114,9 @@ def test_a_detector_without_covariances_gets_those_that_are_estimated_and_until_
         np.testing.assert_array_equal(result.mean, bare.mean)
         promote(sidecar, document=ESTIMATED)
         some = frame(2)
-        some.covariance[1] = 0.0
+        covariances(some)[1] = 0.0
         result = client.process(some)
-        assert result.reason.tolist() == [0, Reason.COVARIANCE_ESTIMATED, 0]
+        assert result.reason.tolist() == [1, Reason.COVARIANCE_ESTIMATED, 1]
         np.testing.assert_allclose(result.covariance[1], np.diag([0.25, 4.0]))
         result = client.process(replace(frame(3), covariance=None))
         assert (result.status == frame_pb2.STATUS_RECALIBRATED).all()
@@ -234,7 +235,7 @@ def test_an_answer_that_cannot_be_used_gives_raw_detections_and_the_next_is_used
         assert_raw(result, given)
         assert result.why is why
         assert answered_again(client)
-        np.testing.assert_array_equal(client.process(frame()).covariance, 2 * frame().covariance)
+        np.testing.assert_array_equal(client.process(frame()).covariance, 2 * covariances(frame()))
 
 
 @pytest.fixture
