@@ -75,7 +75,7 @@ def slice_page(view: View, name: str) -> Steps:
         window, reading = view.shown(name)
         _, kind, word = state_of(view, name)
         words, made = "too few labels to say more", reading.recalibrated
-        if is_assumed(reading):
+        if is_assumed(reading) and made.rows:
             words = escape(assumption(reading.space, reading.raw))
             words += "; the figures of raw tell of the assumption"
         elif enough(made):

@@ -228,7 +228,7 @@ def _row(view: View, name: str) -> list[str]:
     words = "too few labels to say"
     if enough(made):
         words = fact(sigma(factor_of(made)), *at, JOINT, "sigma")
-    if assumed := is_assumed(reading):
+    if (assumed := is_assumed(reading)) and raw.rows:
         words = escape(assumption(reading.space, raw))
     alarms = [one for one in view.alarms if one.slice == name]
     if alarms:

@@ -147,10 +147,6 @@ def _dimensions(one: SliceState) -> str:
     return marked(names) if one.space.assumed else names
 
 
-def _is_assumed(one: Slice) -> bool:
-    return one.space.assumed and RECALIBRATED not in one.stages
-
-
 def _slice(name: str, cut: BinCut, *parts: SliceState) -> Slice:
     panes = [pane for part in parts for pane in part.panes.values()]
     total = reduce(SliceStatistics.merge, panes)
@@ -193,9 +189,10 @@ def verdict(
         yield Said("ticket", "Nothing can be judged: too little ground truth has come.")
         return
     single = [one for one in judged if not is_sum(one.name)]
-    for one in filter(_is_assumed, single):
-        yield Said("note", f"{one.name}: {assumption(one.space, one.last)}.")
-    known = [(factors(one.last)[JOINT], one) for one in single if not _is_assumed(one)]
+    for one in single:
+        if one.assumed:
+            yield Said("note", f"{one.name}: {assumption(one.space, one.last)}.")
+    known = [(factors(one.last)[JOINT], one) for one in single if not one.assumed]
     off = [(f, one) for f, one in known if f < 1 / _FACTOR or _FACTOR < f < math.inf]
     for factor, one in sorted(off, key=lambda found: -max(found[0], 1 / (found[0] or 1))):
         if factor == 0:
