@@ -298,6 +298,18 @@ def _adaptive_scaling(
     return scaling.fit_adaptive_scaling(rows, time_constant, prior)
 
 
+def _estimated(fit: Callable[..., Recalibrator]) -> Callable[..., Recalibrator]:
+    """Adapts a fit that counts a prior in independent rows, whatever covariance was sent."""
+
+    def adapted(rows: FitRows, prior: Towards | None, **given: Any) -> Recalibrator:
+        if prior is not None and rows.n:
+            strength = prior.strength * worth(rows) / (rows.n * rows.weight)
+            prior = Prior(prior.previous, strength)
+        return fit(rows, prior=prior, **given)
+
+    return adapted
+
+
 FITTINGS: Mapping[str, Fitting] = {
     Identity.method: Fitting(lambda rows: Identity()),
     scaling.VarianceScaling.method: Fitting(
@@ -321,10 +333,18 @@ FITTINGS: Mapping[str, Fitting] = {
     beta.GpBeta.method: Fitting(beta_fit.fit_gp_beta, "inducing"),
     cauchy.GpCauchy.method: Fitting(cauchy.fit_gp_cauchy, "inducing", "surrogate_level"),
     residual.ResidualCovariance.method: Fitting(
-        residual.fit_residual_covariance, "objective", "axes", borrows=True, estimates=True
+        _estimated(residual.fit_residual_covariance),
+        "objective",
+        "axes",
+        borrows=True,
+        estimates=True,
     ),
     regression.CovarianceRegression.method: Fitting(
-        regression.fit_covariance_regression, "objective", "axes", borrows=True, estimates=True
+        _estimated(regression.fit_covariance_regression),
+        "objective",
+        "axes",
+        borrows=True,
+        estimates=True,
     ),
 }
 
