@@ -38,7 +38,7 @@ from monitor.promotion.trial import (
     clip_of,
     full_say,
 )
-from monitor.recalibration.recalibrator import FactorOnDeviation, Identity
+from monitor.recalibration.recalibrator import FactorOnDeviation
 from monitor.recalibration.scaling import AdaptiveScaling, followed
 from monitor.recalibration.selection import AnyMethod, Chain, RecalibratorForm
 
@@ -98,7 +98,8 @@ def judge(
 
     Where every factor lies within the band, the detector is healthy, and the identity is tried:
     a factor that was fitted to it is mostly noise. That is never so of covariances that are
-    assumed, and to make them smaller needs no leave: nobody claims them.
+    assumed, and to make them smaller needs no leave, nor what was estimated in place of them: the
+    detector claims none of them.
 
     A step that changes nothing by more than the hysteresis is not tried.
 
@@ -126,12 +127,7 @@ def judge(
         why = "nothing to correct" if home else same
         return Judgement(None, f"{reason}; {why}", found)
     reason = f"{reason}; back to what is sent" if home else reason
-    return Judgement(candidate, reason, found, smaller and claims(rows, champion))
-
-
-def claims(rows: AnyRows, champion: AnyMethod) -> bool:
-    """Tells whether anybody stands for what is active: nobody does for an assumed covariance."""
-    return rows.claimed or not isinstance(champion, Identity)
+    return Judgement(candidate, reason, found, smaller and rows.claimed)
 
 
 def shrinks(change: FloatArray, hysteresis: float) -> bool:
@@ -438,7 +434,7 @@ class Register:
         if not any(isinstance(one, AdaptiveScaling) for one in (candidate, champion)):
             return entry
         rows, hysteresis = rows_of(tracks), self.settings.policy.hysteresis
-        smaller = shrinks(rows.change(candidate, champion), hysteresis) and claims(rows, champion)
+        smaller = shrinks(rows.change(candidate, champion), hysteresis) and rows.claimed
         found = rows.factors(candidate)
         return replace(entry, factors=found, shrinks=entry.shrinks or smaller)
 
