@@ -257,7 +257,7 @@ class LabelledTracks:
 
     def is_due(self) -> bool:
         """True if any slice needs a fit."""
-        return any(self._has_enough(slice) for slice, _ in self._wanting())
+        return any(self._has_enough(*entry) for entry in self._wanting())
 
     def may_be_due(self) -> bool:
         """True if any slice will need a fit, once it has tracks enough."""
@@ -265,10 +265,11 @@ class LabelledTracks:
 
     def due(self) -> list[TracksToFit]:
         """Returns the slices that need a fit."""
-        return [self._to_fit(*entry) for entry in self._wanting() if self._has_enough(entry[0])]
+        return [self._to_fit(*entry) for entry in self._wanting() if self._has_enough(*entry)]
 
-    def _has_enough(self, slice: int) -> bool:
-        return self.reservoir.new(slice) >= self.settings.fits.tracks
+    def _has_enough(self, slice: int, chain: Chain) -> bool:
+        fewest = min(self.settings.fits.fewest(chain), self.settings.tracks.most_tracks)
+        return self.reservoir.new(slice) >= fewest
 
     def _wanting(self) -> list[tuple[int, Chain]]:
         found = [entry for entry in self._kept() if self.register.wants_fit(entry[1])]
@@ -329,7 +330,7 @@ def job_of(
     """
     fitted, rows = [], {}
     for entry in slices:
-        tracks = entry.tracks[-latest_alike(entry.tracks, settings.tracks) :]
+        tracks = entry.tracks[-latest_alike(entry.tracks, settings.fewest(entry.chain)) :]
         found = fit_rows(tracks)
         idle = isinstance(entry.champion, Identity | ClassIdentity)
         if policy is None or not (idle and looks_healthy(found, settings, policy)):

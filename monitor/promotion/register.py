@@ -267,7 +267,7 @@ class Register:
         candidate, found = judgement.candidate, judgement.factors
         if candidate is None:
             fewest = self.settings.fits.tracks
-            if found and len(tracks) < fewest:
+            if found and rows.claimed and len(tracks) < fewest:
                 # Drawn towards 1, few tracks never say that nothing is wrong.
                 judgement = replace(judgement, reason=TOO_FEW.format(len(tracks), fewest))
             return None, judgement
