@@ -284,6 +284,11 @@ class LabelledTracks:
         """Forgets all tracks of a slice but the newest `keep`."""
         self.reservoir.keep_newest(self._slice(chain), keep)
 
+    def keep_since(self, chain: Chain, stamp_ns: int) -> None:
+        """Forgets all tracks of a slice that were over before an event time."""
+        tracks = self.reservoir.tracks(self._slice(chain))
+        self.forget(chain, sum(track.ended_ns >= stamp_ns for track in tracks))
+
     def count_from(self, chain: Chain, until: Mapping[int, int] | None = None) -> None:
         """Excludes ground truth up to a time from the decisions of a slice.
 

@@ -247,9 +247,25 @@ class Register:
 
     def wants_fit(self, chain: Chain) -> bool:
         """Tells whether a fit of a slice would lead to anything by itself."""
-        by_itself = self.settings.policy.mode is not PromotionMode.MANUAL and not self.pinned
         entry = self.on_trial.get(chain[0])
-        return by_itself and (entry is None or entry.proven)
+        return self._by_itself and (entry is None or entry.proven)
+
+    @property
+    def _by_itself(self) -> bool:
+        return self.settings.policy.mode is not PromotionMode.MANUAL and not self.pinned
+
+    def abandon(self, chain: Chain, names: tuple[str, ...], reason: str) -> Decision | None:
+        """Ends a trial in which nothing is proven, unless people alone decide.
+
+        names  of the dimensions
+        """
+        entry = self.on_trial.get(chain[0])
+        if entry is None or entry.proven or not self._by_itself:
+            return None
+        del self.on_trial[chain[0]]
+        evidence, about = entry.trial.evidence(self.settings.trials), entry.trial.recalibrator
+        what = Happened.DISCARDED
+        return Decision(what, chain, names, about, reason, evidence, entry.factors)
 
     def begin(
         self,
