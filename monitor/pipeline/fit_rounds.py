@@ -241,7 +241,9 @@ class FitRounds:
     async def _refit(self, alarm: Alarm) -> None:
         """Fits the slice of an alarm, once tracks of the fault have ended and while it stays."""
         pipeline = self.promotions.pipeline
-        learning, wanted = pipeline.learning, pipeline.learning.settings.fits.tracks
+        learning = pipeline.learning
+        chain = learning.chains().get(alarm.slice, (alarm.slice,))
+        wanted = learning.settings.fits.fewest(chain)
         with contained(pipeline.counters, log, "after a page, %s is not fitted", alarm.slice):
             while pipeline.drift.stays(alarm):
                 await asyncio.sleep(_REFITS_PERIOD)

@@ -38,7 +38,7 @@ from monitor.promotion.trial import (
     clip_of,
     full_say,
 )
-from monitor.recalibration.recalibrator import FactorOnDeviation, Identity, RecalibratorForm
+from monitor.recalibration.recalibrator import FactorOnDeviation, RecalibratorForm
 from monitor.recalibration.scaling import AdaptiveScaling, followed
 from monitor.recalibration.selection import AnyMethod, Chain
 
@@ -98,8 +98,9 @@ def judge(
 
     Where every factor lies within the band, the detector is healthy, and the identity is tried:
     a factor that was fitted to it is mostly noise. That is never so of covariances that are
-    assumed, and to make them smaller needs no leave: nobody claims them. An offset of the mean
-    stays, since its fit has left out what is noise.
+    assumed, and to make them smaller needs no leave, nor what was estimated in place of them: the
+    detector claims none of them. An offset of the mean stays, since its fit has left out what is
+    noise.
 
     A step that changes nothing by more than the hysteresis is not tried.
 
@@ -133,12 +134,7 @@ def judge(
         reason += f"; {offset or 'back to what is sent'}"
     elif offset:
         reason += f"; {offset}"
-    return Judgement(candidate, reason, found, smaller and claims(rows, champion))
-
-
-def claims(rows: AnyRows, champion: AnyMethod) -> bool:
-    """Tells whether anybody stands for what is active: nobody does for an assumed covariance."""
-    return rows.claimed or not isinstance(champion, Identity)
+    return Judgement(candidate, reason, found, smaller and rows.claimed)
 
 
 def shrinks(change: FloatArray, hysteresis: float) -> bool:
@@ -258,9 +254,25 @@ class Register:
 
     def wants_fit(self, chain: Chain) -> bool:
         """Tells whether a fit of a slice would lead to anything by itself."""
-        by_itself = self.settings.policy.mode is not PromotionMode.MANUAL and not self.pinned
         entry = self.on_trial.get(chain[0])
-        return by_itself and (entry is None or entry.proven)
+        return self._by_itself and (entry is None or entry.proven)
+
+    @property
+    def _by_itself(self) -> bool:
+        return self.settings.policy.mode is not PromotionMode.MANUAL and not self.pinned
+
+    def abandon(self, chain: Chain, names: tuple[str, ...], reason: str) -> Decision | None:
+        """Ends a trial in which nothing is proven, unless people alone decide.
+
+        names  of the dimensions
+        """
+        entry = self.on_trial.get(chain[0])
+        if entry is None or entry.proven or not self._by_itself:
+            return None
+        del self.on_trial[chain[0]]
+        evidence, about = entry.trial.evidence(self.settings.trials), entry.trial.recalibrator
+        what = Happened.DISCARDED
+        return Decision(what, chain, names, about, reason, evidence, entry.factors)
 
     def begin(
         self,
@@ -278,7 +290,7 @@ class Register:
         candidate, found = judgement.candidate, judgement.factors
         if candidate is None:
             fewest = self.settings.fits.tracks
-            if found and len(tracks) < fewest:
+            if found and rows.claimed and len(tracks) < fewest:
                 # Drawn towards 1, few tracks never say that nothing is wrong.
                 judgement = replace(judgement, reason=TOO_FEW.format(len(tracks), fewest))
             return None, judgement
@@ -447,7 +459,7 @@ class Register:
         if not any(isinstance(one, AdaptiveScaling) for one in (candidate, champion)):
             return entry
         rows, hysteresis = rows_of(tracks), self.settings.policy.hysteresis
-        smaller = shrinks(rows.change(candidate, champion), hysteresis) and claims(rows, champion)
+        smaller = shrinks(rows.change(candidate, champion), hysteresis) and rows.claimed
         found = rows.factors(candidate)
         return replace(entry, factors=found, shrinks=entry.shrinks or smaller)
 
