@@ -16,7 +16,7 @@ x and y: atanh ρ = uᵀ γ, by Fisher scoring as well.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations_with_replacement
 from typing import Annotated, ClassVar
@@ -146,6 +146,16 @@ class CovarianceRegression(Recalibrator):
             mean, self._log_variances(values, len(mean)), self._correlations(values, len(mean))
         )
         return Estimates(mean, made, np.full(len(mean), False) if k > 1 else estimates.diagonal)
+
+    def widened(self, factor: float) -> CovarianceRegression:
+        """Returns the one whose variances are larger by a factor."""
+        by = float(np.log(factor))
+        return replace(
+            self,
+            coefficients=tuple((one[0] + by, *one[1:]) for one in self.coefficients),
+            low=tuple(one + by for one in self.low),
+            high=tuple(one + by for one in self.high),
+        )
 
     def _log_variances(self, values: Sequence[FloatArray], n: int) -> FloatArray:
         found = _linear(self._columns, self.terms, values, n)
