@@ -60,7 +60,7 @@ from monitor.recalibration.scaling import (
     Objective,
     VarianceScaling,
 )
-from monitor.recalibration.selection import CLASS_METHODS, METHODS
+from monitor.recalibration.selection import CLASS_METHODS, ESTIMATING, METHODS
 from monitor.statistics.bins import (
     LOWEST,
     OCTAVES,
@@ -363,6 +363,9 @@ class PromotionConfig(Section):
     mode: Reloadable[PromotionMode] = PromotionMode.ADVISE
     allow_shrinking: Reloadable[bool] = False  # automatic: also smaller covariances, surer classes
     method: Reloadable[str] = "variance-scaling"  # of what is fitted, as in `fit --method`
+    # Of detections without a covariance: residual-covariance, covariance-regression, or identity,
+    # which fits none.
+    missing_method: Reloadable[str] = "residual-covariance"
     # What is fitted to class probabilities; class-identity: nothing.
     class_method: Reloadable[str] = "temperature"
     objective: Reloadable[Objective | None] = None  # of a scaling; left out: its own
@@ -405,6 +408,11 @@ class PromotionConfig(Section):
             raise ValueError(
                 f"class_method '{self.class_method}' must be one of {', '.join(CLASS_METHODS)}; "
                 "class-identity: class probabilities are not fitted"
+            )
+        if self.missing_method not in (*ESTIMATING, Identity.method):
+            raise ValueError(
+                f"missing_method '{self.missing_method}' must be one of {', '.join(ESTIMATING)}, "
+                "or identity: nothing is fitted to detections without a covariance"
             )
         for key, used_by in USED_BY.items():
             given = getattr(self, key)

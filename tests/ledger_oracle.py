@@ -29,7 +29,7 @@ BESIDE, NEAR_GATE = 0.3, 1.8
 
 @dataclass(frozen=True)
 class Came:
-    """A frame: usable detections 0 … n − 1, and some that are not."""
+    """A frame: usable detections 0 … n − 1, the last of them bare, and some that are not usable."""
 
     stream: str
     number: int | None
@@ -37,14 +37,19 @@ class Came:
     n: int = 3
     inline: int = 0  # of them carry truth
     refused: int = 0
-    bare: int = 0
+    bare: int = 0  # of the usable ones come without a covariance
 
     @property
     def key(self) -> tuple[str, int | None]:
         return self.stream, self.number
 
     def left_out(self, id: int) -> bool:
-        return 100 <= id < 100 + self.refused or 200 <= id < 200 + self.bare
+        return 100 <= id < 100 + self.refused
+
+    def slice(self, id: int) -> str:
+        """The slice of a usable detection."""
+        name = CLASSES[id % len(CLASSES)]
+        return name if id < self.n - self.bare else f"{name}, no covariance"
 
     def received(self, *, inline: bool = True) -> ReceivedFrame:
         told = self.inline if inline else 0
@@ -53,7 +58,6 @@ class Came:
             Sent(100 + i, (0.0, 0.0, 0.0), (1.0, 2.0, 2.0, 1.0, 0.0, 0.0))
             for i in range(self.refused)
         ]
-        rows += [Sent(200 + i, (0.0, 0.0, 0.0), ()) for i in range(self.bare)]
         return frame(rows, self.number, self.stamp_s * SECOND)
 
 
@@ -67,7 +71,7 @@ def detection(came: Came, id: int, *, truth: bool) -> Sent:
     return Sent(
         id,
         tuple(mean.tolist()),
-        in_form(root @ root.T, "full"),
+        in_form(root @ root.T, "full") if id < came.n - came.bare else (),
         id % len(CLASSES),
         tuple(answer.tolist()) if truth else (),
         upstream_track=id if tracked else None,
@@ -180,7 +184,7 @@ any_frames = st.builds(
     inline=st.integers(0, 2),
     refused=st.integers(0, 1),
     bare=st.integers(0, 1),
-).map(lambda one: replace(one, inline=min(one.inline, one.n)))
+).map(lambda one: replace(one, inline=min(one.inline, one.n), bare=min(one.bare, one.n)))
 named_frames = any_frames.filter(lambda one: one.number is not None)
 named = st.builds(
     Named,
@@ -261,9 +265,8 @@ class Oracle:
                 self._label({"duplicate": came.inline})
                 self.told += came.inline
                 return
-        self.predicted += came.n + came.refused + came.bare
+        self.predicted += came.n + came.refused
         self.dropped["refused"] += came.refused
-        self.dropped["missing_covariance"] += came.bare
         told = min(came.inline, came.n)
         self._label({"matched": told})
         self.told += told
@@ -397,7 +400,7 @@ class Oracle:
             else:
                 account["matched"] += 1
                 book.fate[at] = "matched"
-                name = CLASSES[at % len(CLASSES)]
+                name = book.came.slice(at)
                 book.near[f"gated {name}"] += 1
                 book.near[f"near_gate {name}"] += thing.near_gate
 

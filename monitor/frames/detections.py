@@ -192,6 +192,7 @@ class Reason(IntEnum):
     OVERLOAD = 30
     COORDINATE_FRAME = 31
     TRUTH_STAMP = 32
+    COVARIANCE_ESTIMATED = 33
 
     @property
     def label(self) -> str:
@@ -202,7 +203,10 @@ class Reason(IntEnum):
 # Attribute look-ups of an enum are slow on the frame path.
 _NONE = int(Reason.NONE)
 
-# Valid estimates that go out as they came; every other reason but NONE refuses.
+# What was sent, or a covariance that stands for one that is missing, was recalibrated.
+ACTED_ON = frozenset({Reason.NONE, Reason.COVARIANCE_ESTIMATED})
+
+# Valid estimates that go out as they came; every other reason but those of ACTED_ON refuses.
 PASSED_THROUGH = frozenset(
     {
         Reason.MISSING_COVARIANCE,
@@ -286,6 +290,8 @@ class FrameBatch:
     probabilities  (n, M, C) M opinions on the C classes, a row of NaN where no usable ones
                    came with the detection; None if no usable ones came at all
     pivot          (n, K) diagonal of the Cholesky factor in Space.order, as validation found it
+    score          (n,) NaN where none came with the detection; None if none came at all
+    assumed        (n,) whether no covariance came, so that it is assumed; None if all came
     """
 
     space: Space
@@ -299,6 +305,8 @@ class FrameBatch:
     true_class: IntArray
     pivot: FloatArray
     probabilities: FloatArray | None = None
+    score: FloatArray | None = None
+    assumed: BoolArray | None = None
 
     @property
     def roots(self) -> FloatArray:
@@ -328,25 +336,37 @@ class Examined:
     clean: bool = False
 
 
-def examine(received: ReceivedDetections, space: Space, classes: int, limits: Limits) -> Examined:
+def examine(
+    received: ReceivedDetections,
+    space: Space,
+    classes: int,
+    limits: Limits,
+    assumed: FloatArray | None = None,
+) -> Examined:
     """Sorts the detections of a frame into usable ones and ones with a reason.
 
     Where several reasons apply, the first in the order of the checks is given. Class
     probabilities and a true class that cannot be used are set aside: they are no reason
     against the Gaussian.
+
+    assumed  (K,) variances of detections that come without a covariance; None: they are not usable
     """
-    examined = _gaussians(received, space, classes, limits)
+    examined = _gaussians(received, space, classes, limits, assumed)
     if received.class_probabilities is None and received.ground_truth_class is None:
         return examined
     return _with_classes(examined, received, classes)
 
 
 def _gaussians(
-    received: ReceivedDetections, space: Space, classes: int, limits: Limits
+    received: ReceivedDetections,
+    space: Space,
+    classes: int,
+    limits: Limits,
+    assumed: FloatArray | None,
 ) -> Examined:
     """Validates everything but class probabilities and true classes."""
     if received.uniform:
-        batch = _all_usable(received, space, classes, limits)
+        batch = _all_usable(received, space, classes, limits, assumed)
         if batch is not None:
             reason = np.full(received.n, _NONE, np.uint8)
             nothing = np.zeros(received.n, bool)
@@ -372,8 +392,13 @@ def _gaussians(
     values = received.covariance[:, : k * k]
     fits = (length == forms[0]) | (length == forms[1]) | (length == forms[2])
     mark(~fits & (length > 0), Reason.COVARIANCE_LENGTH)
-    mark(absent(values, length, fits), Reason.MISSING_COVARIANCE)
+    bare = absent(values, length, fits)
     covariance = full_matrices(values, length, forms)
+    if assumed is None:
+        mark(bare, Reason.MISSING_COVARIANCE)
+        bare = None
+    elif bare is not None:
+        covariance = np.where(bare[:, None, None], np.diag(assumed), covariance)
     # A sum is finite only if every term is, and one number is quicker to test.
     with np.errstate(invalid="ignore", over="ignore"):
         total = covariance.sum()
@@ -383,6 +408,8 @@ def _gaussians(
     mark(asymmetric, Reason.COVARIANCE_ASYMMETRIC)
     diagonal = (length == forms[0]) & (k > 1)
     variance = covariance[:, np.arange(k), np.arange(k)]
+    if bare is not None:
+        diagonal |= bare & (k > 1)
     if diagonal.all():
         marked, pivot = failing(variance > 0), _of_variances(variance, space)
     else:
@@ -391,7 +418,7 @@ def _gaussians(
     plausible = (variance >= limits.smallest_deviation**2) & (
         variance <= limits.largest_deviation**2
     )
-    mark(failing(plausible), Reason.COVARIANCE_SCALE)
+    mark(failing(plausible if bare is None else plausible | bare[:, None]), Reason.COVARIANCE_SCALE)
 
     truth, truth_invalid = _truth(received, k, limits)
     rows = np.flatnonzero(reason == _NONE)
@@ -407,6 +434,8 @@ def _gaussians(
         truth=truth[pick],
         true_class=no_class(rows.size),
         pivot=pivot[pick],
+        score=None if received.score is None else received.score[pick],
+        assumed=None if bare is None or not bare[pick].any() else bare[pick],
     )
     nothing = np.zeros(n, bool)
     return Examined(reason, truth_invalid, batch, nothing, nothing)
@@ -437,7 +466,11 @@ def _with_classes(examined: Examined, received: ReceivedDetections, classes: int
 
 
 def _all_usable(
-    received: ReceivedDetections, space: Space, classes: int, limits: Limits
+    received: ReceivedDetections,
+    space: Space,
+    classes: int,
+    limits: Limits,
+    assumed: FloatArray | None,
 ) -> FrameBatch | None:
     """Returns the whole frame if a few tests of all its detections together pass, as is the rule.
 
@@ -448,26 +481,30 @@ def _all_usable(
     forms = (k, k * (k + 1) // 2, k * k)
     form, truth_length = int(received.covariance_length[0]), int(received.truth_length[0])
     ids, mean, truth = received.id, received.mean, received.truth
+    bare = form == 0 and assumed is not None
     if (
         not received.has_id[0]
         or np.count_nonzero(ids[1:] > ids[:-1]) != n - 1
         or not (received.class_index.min() >= 0 and received.class_index.max() < classes)
         or received.mean_length[0] != k
-        or form not in forms
+        or not (form in forms or bare)
         or truth_length not in (0, k)
         or not np.abs(mean).max() <= limits.largest_mean
         or (truth_length and not np.abs(truth).max() <= limits.largest_mean)
     ):
         return None
-    covariance = full_matrices(received.covariance, received.covariance_length, forms)
+    if bare:
+        covariance = np.broadcast_to(np.diag(np.asarray(assumed)), (n, k, k))
+    else:
+        covariance = full_matrices(received.covariance, received.covariance_length, forms)
     variance = np.diagonal(covariance, axis1=1, axis2=2)
-    plausible = (
+    plausible = bare or (
         variance.min() >= limits.smallest_deviation**2
         and variance.max() <= limits.largest_deviation**2
     )
     if not plausible:
         return None
-    diagonal = form == k and k > 1
+    diagonal = (form == k or bare) and k > 1
     if diagonal:
         pivot = _of_variances(variance, space)
     else:
@@ -487,6 +524,8 @@ def _all_usable(
         truth=truth if truth_length else no_truth(n, k),
         true_class=no_class(n),
         pivot=pivot,
+        score=received.score,
+        assumed=np.ones(n, bool) if bare else None,
     )
 
 

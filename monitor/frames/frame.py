@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -408,10 +409,14 @@ class TruthAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SliceKey:
-    """Name of a slice, equal in every run, unlike its index."""
+    """Name of a slice, equal in every run, unlike its index.
+
+    assumed  whether its detections come without a covariance: Space.assumed
+    """
 
     name: str
     overflow: bool = False
+    assumed: bool = False
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -507,6 +512,23 @@ class PredictedRows(Columns):
         return int(self.slices.size)
 
 
+# A dataclass of Columns with a field `space`.
+_Rows = TypeVar("_Rows", bound=Any)
+
+
+def by_space(rows: _Rows, assumed: BoolArray | None) -> tuple[_Rows, ...]:
+    """Divides n ≥ 1 rows of one frame: covariances that are assumed never meet those that came.
+
+    assumed  (n,) rows whose covariance is assumed; None: none is
+    """
+    if assumed is None:
+        return (rows,)
+    bare = replace(rows, space=rows.space.with_assumed)
+    if assumed.all():
+        return (bare,)
+    return (rows.take(~assumed), bare.take(assumed)) if assumed.any() else (rows,)
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class StoredEstimates:
     """n Gaussians, packed.
@@ -514,21 +536,25 @@ class StoredEstimates:
     mean      (n, K)
     packed    (n, K) variances if all are diagonal, else (n, K(K+1)/2) lower triangles
     diagonal  (n,)
+    score     (n,) as of Estimates
     """
 
     mean: FloatArray
     packed: FloatArray
     diagonal: BoolArray
+    score: FloatArray | None = None
 
     @property
     def nbytes(self) -> int:
         """Counts the bytes of the arrays."""
-        return self.mean.nbytes + self.packed.nbytes + self.diagonal.nbytes
+        score = 0 if self.score is None else self.score.nbytes
+        return self.mean.nbytes + self.packed.nbytes + self.diagonal.nbytes + score
 
     def estimates(self, rows: IntArray) -> Estimates:
         """Unpacks some rows, bit for bit."""
         covariance = unpacked_covariances(self.packed[rows], self.mean.shape[1])
-        return Estimates(self.mean[rows], covariance, self.diagonal[rows])
+        score = None if self.score is None else self.score[rows]
+        return Estimates(self.mean[rows], covariance, self.diagonal[rows], score)
 
 
 def stored_estimates(estimates: Estimates) -> StoredEstimates:
@@ -536,7 +562,8 @@ def stored_estimates(estimates: Estimates) -> StoredEstimates:
     k = estimates.mean.shape[1]
     form = k if estimates.diagonal.all() else k * (k + 1) // 2
     packed = packed_covariances(estimates.covariance, form)
-    return StoredEstimates(estimates.mean.copy(), packed, estimates.diagonal.copy())
+    score = None if estimates.score is None else estimates.score.copy()
+    return StoredEstimates(estimates.mean.copy(), packed, estimates.diagonal.copy(), score)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -553,7 +580,7 @@ class StoredFrame:
     tracks       (n,) None without a tracker
     source       tells tracks of equal id apart
     epoch        of the wall clock
-    bare         how many detections came without a covariance
+    bare         how many detections are left out for want of a covariance; none any more
     """
 
     header: Header
@@ -578,6 +605,12 @@ class StoredFrame:
     def n(self) -> int:
         """Counts the usable detections."""
         return int(self.id.size)
+
+    @property
+    def assumed(self) -> BoolArray | None:
+        """Tells which detections came without a covariance, (n,); None if none did."""
+        by_slice = [key.assumed for key in self.slices]
+        return np.array(by_slice)[self.slice] if any(by_slice) else None
 
     @property
     def nbytes(self) -> int:

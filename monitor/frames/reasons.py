@@ -7,7 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from monitor.frames.classes import BEYOND, MOST_VALUES, OFF_ONE, Sent, softmax
-from monitor.frames.detections import Examined, Limits, Reason, ReceivedDetections
+from monitor.frames.detections import (
+    ACTED_ON,
+    Examined,
+    Limits,
+    Reason,
+    ReceivedDetections,
+)
 from monitor.frames.space import FloatArray, IntArray, Space
 
 
@@ -26,8 +32,8 @@ class Notice:
     first_index: int = 0
 
 
-# Not worth words: the normal outcome, and the mode that the operator chose.
-_SILENT = frozenset({Reason.NONE, Reason.OBSERVE_MODE})
+# Not worth words: the normal outcomes, and the mode that the operator chose.
+_SILENT = ACTED_ON | {Reason.OBSERVE_MODE}
 
 NO_FRAME_ID = Notice(
     Reason.MISSING_FRAME_KEY,
@@ -128,7 +134,10 @@ def _words(
         ),
     }
     of_covariance = {
-        Reason.MISSING_COVARIANCE: f"absent or all zero: send {forms} to have it recalibrated.",
+        Reason.MISSING_COVARIANCE: (
+            f"absent or all zero: send {forms}, or ground truth, from which one is learned "
+            "(docs/recalibration.md)."
+        ),
         Reason.COVARIANCE_LENGTH: f"{sent} values: send {forms}.",
         Reason.COVARIANCE_NOT_FINITE: f"{covariance}: every value must be finite.",
         Reason.COVARIANCE_ASYMMETRIC: (

@@ -17,7 +17,7 @@ import numpy as np
 from annotated_types import Len
 
 from monitor.frames.marks import Positive, Printable
-from monitor.frames.space import FloatArray, IntArray, Space
+from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
 
 OVERFLOW = "overflow"
 TOTAL = "total"
@@ -59,8 +59,23 @@ def slice_name(stream: str, class_name: str, bucket: str) -> str:
 
 
 def marked(name: str) -> str:
-    """Names the slice of what comes without a covariance, beside the one of this name."""
+    """Names the slice of what comes without a covariance, beside the one of this name.
+
+    A name that is marked stays as it is.
+    """
+    if name.endswith(NO_COVARIANCE):
+        return name
     return f"{name}, {NO_COVARIANCE}" if name and name != ALL else NO_COVARIANCE
+
+
+def is_bare(name: str) -> bool:
+    """Tells whether the detections of a slice come without a covariance, by its name."""
+    return name.partition(" (")[0].endswith(NO_COVARIANCE)
+
+
+def is_total(name: str) -> bool:
+    """Tells whether a slice is the sum of all slices of its space."""
+    return name in (TOTAL, marked(TOTAL)) or name.startswith((f"{TOTAL} (", f"{marked(TOTAL)} ("))
 
 
 def chain_of(
@@ -141,10 +156,12 @@ class Slice:
 
 
 def label(name: str, space: Space, taken: Collection[str]) -> str:
-    """Returns the name, with the dimensions if it is taken, and a number if that is taken too.
+    """Returns the name, with the dimensions if it is taken, and a number if that is taken too;
+    marked where covariances are assumed.
 
     A camera and a lidar see the same class: sums of px² and m² must not meet.
     """
+    name = marked(name) if space.assumed else name
     dimensions = ",".join(space.names)
     numbered = (f"{name} ({dimensions}; {number})" for number in count(2))
     candidates = chain((name, f"{name} ({dimensions})"), numbered)
@@ -199,7 +216,8 @@ class SliceTable:
             class_name if SliceBy.CLASS in self.by else "",
             bucket,
         )
-        found = self.place(space, slice_name(*parts) or ALL)
+        key = slice_name(*parts) or ALL
+        found = self.place(space, marked(key) if space.assumed else key)
         if not self.chains[found]:
             if not self.slices[found].overflow:
                 self.chains[found] = chain_of(*parts, assumed=space.assumed)
@@ -216,8 +234,7 @@ class SliceTable:
         if not overflow and sum(not entry.overflow for entry in self.slices) >= self.limit:
             return self.place(space, OVERFLOW, overflow=True)
         self._index[space, overflow, key] = index = len(self.slices)
-        shown = marked(key) if space.assumed else key
-        name = label(shown, space, {TOTAL, CLASS_PROBABILITIES, *self.names})
+        name = label(key, space, {TOTAL, CLASS_PROBABILITIES, *self.names})
         self.slices.append(Slice(name, space, overflow, key))
         self.chains.append(())
         return index
@@ -227,6 +244,7 @@ class SliceTable:
 class StreamSlices:
     """Slices of one stream by class and range bucket, looked up when first seen.
 
+    space     as sent; detections without a covariance lie in slices of space.with_assumed
     of_class  (C,) index of each class in table.whole; −1: not seen yet
     """
 
@@ -241,23 +259,31 @@ class StreamSlices:
     def __post_init__(self) -> None:
         ranges = self.table.ranges
         self._buckets = ("",) if ranges is None else ranges.labels(self.space)
-        self._of = np.full((len(self.classes), len(self._buckets)), -1, np.int64)
+        self._of = np.full((2, len(self.classes), len(self._buckets)), -1, np.int64)
         self.of_class = np.full(len(self.classes), -1, np.int64)
 
-    def of(self, class_index: IntArray, mean: FloatArray) -> IntArray:
-        """Finds the slice index of each detection, (n,); mean (n, K)."""
+    def of(
+        self, class_index: IntArray, mean: FloatArray, assumed: BoolArray | None = None
+    ) -> IntArray:
+        """Finds the slice index of each detection, (n,).
+
+        mean     (n, K)
+        assumed  (n,) whether it came without a covariance; None: all came with one
+        """
         if class_index.size == 0 or self.table.ranges is None:
             bucket = np.zeros(class_index.size, np.int64)
         else:
             bucket = self.table.ranges.of(self.space, mean)
-        slices = self._of[class_index, bucket]
+        kind = np.zeros_like(bucket) if assumed is None else assumed.astype(np.int64)
+        slices = self._of[kind, class_index, bucket]
         if slices.size and slices.min() < 0:
-            new = slices < 0
-            for c, b in np.unique(np.stack([class_index[new], bucket[new]]), axis=1).T.tolist():
-                name = self.classes[c]
-                self._of[c, b] = self.table.index(self.space, self.stream, name, self._buckets[b])
-                self.of_class[c] = self.table.whole.index(self.space, self.stream, name)
-            slices = self._of[class_index, bucket]
+            places = np.stack([kind, class_index, bucket])[:, slices < 0]
+            for a, c, b in np.unique(places, axis=1).T.tolist():
+                name, space = self.classes[c], self.space.with_assumed if a else self.space
+                self._of[a, c, b] = self.table.index(space, self.stream, name, self._buckets[b])
+                if self.of_class[c] < 0:
+                    self.of_class[c] = self.table.whole.index(space, self.stream, name)
+            slices = self._of[kind, class_index, bucket]
         found: IntArray = slices
         return found
 

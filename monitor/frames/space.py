@@ -178,6 +178,11 @@ class Space:
         return self if self.assumed else replace(self, assumed=True)
 
     @cached_property
+    def with_sent(self) -> Space:
+        """Returns the space of the same dimensions whose covariances are sent."""
+        return replace(self, assumed=False) if self.assumed else self
+
+    @cached_property
     def number(self) -> int:
         """Returns 64 bits that tell spaces apart, equal in every process, unlike hash()."""
         digest = hashlib.sha256(b"joint" if self.angles_in_joint else b"plain")

@@ -122,8 +122,13 @@ class Counters:
 
     @property
     def recalibrated(self) -> int:
-        """Counts the detections that went out recalibrated."""
+        """Counts the detections of which what was sent went out recalibrated."""
         return int(self.by_reason[Reason.NONE])
+
+    @property
+    def estimated(self) -> int:
+        """Counts the detections that came without a covariance, and went out with one."""
+        return int(self.by_reason[Reason.COVARIANCE_ESTIMATED])
 
     @property
     def passed_through(self) -> int:
@@ -133,7 +138,7 @@ class Counters:
     @property
     def refused(self) -> int:
         """Counts the detections that were no usable estimates."""
-        return self.detections - self.recalibrated - self.passed_through
+        return self.detections - self.recalibrated - self.estimated - self.passed_through
 
     def refuse_call(self, why: str) -> int:
         """Counts a call without the right, by one of CALLS_REFUSED; returns the sum so far."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from monitor.config import InvalidConfiguration
 from monitor.drift.alarms import Alarm, AlarmChange, AlarmReason, change_sentence
 from monitor.drift.bets import Severity
-from monitor.frames.slices import TOTAL
+from monitor.frames.slices import NO_COVARIANCE, TOTAL
 from monitor.pipeline.drift_watch import NOT_WATCHED
 from monitor.pipeline.fit_process import FitProcess
 from monitor.pipeline.housekeeping import contained, in_steps
@@ -31,7 +31,7 @@ from monitor.pipeline.learning import (
 from monitor.pipeline.promotions import SCHEDULE, Promotions
 from monitor.promotion.fits import CannotFit, FitFailed, NoTracksYet
 from monitor.promotion.records import FitSettings, PolicySettings, SliceFitted
-from monitor.recalibration.selection import CLASS_METHODS, METHODS
+from monitor.recalibration.selection import CLASS_METHODS, ESTIMATING, METHODS, Chain
 from monitor.store.documents import InvalidDocument, read_references
 
 log = logging.getLogger(__name__)
@@ -136,7 +136,8 @@ class FitRounds:
         # Of estimates: False, of class probabilities: True.
         kinds = {False} if settings.leaves_classes else {False, True}
         if method in METHODS:
-            settings, kinds = replace(settings, method=method), {False}
+            settings = replace(settings, method=method, missing_method=method)
+            kinds = {False}
         elif method in CLASS_METHODS:
             settings, kinds = replace(settings, class_method=method), {True}
         elif method:
@@ -161,7 +162,11 @@ class FitRounds:
                         "class-identity: name a method, such as temperature."
                     )
             # Without names, all that the method is for.
-            wanted = slices or [name for name in known if (name == CLASS_CHAIN[0]) in kinds]
+            wanted = slices or [
+                name
+                for name, chain in known.items()
+                if (name == CLASS_CHAIN[0]) in kinds and _is_for(method, chain)
+            ]
             asked = learning.asked(wanted) if wanted else []
             left_out = settings.leaves_classes and CLASS_CHAIN[0] in known
             if not (asked or method or slices) and left_out:
@@ -236,7 +241,9 @@ class FitRounds:
     async def _refit(self, alarm: Alarm) -> None:
         """Fits the slice of an alarm, once tracks of the fault have ended and while it stays."""
         pipeline = self.promotions.pipeline
-        learning, wanted = pipeline.learning, pipeline.learning.settings.fits.tracks
+        learning = pipeline.learning
+        chain = learning.chains().get(alarm.slice, (alarm.slice,))
+        wanted = learning.settings.fits.fewest(chain)
         with contained(pipeline.counters, log, "after a page, %s is not fitted", alarm.slice):
             while pipeline.drift.stays(alarm):
                 await asyncio.sleep(_REFITS_PERIOD)
@@ -269,3 +276,13 @@ def ended_since(learning: LabelledTracks, alarm: Alarm) -> int:
         if slice != CLASS_SLICE and alarm.slice in (TOTAL, names[slice])
         for track in learning.reservoir.tracks(slice)
     )
+
+
+def _is_for(method: str, chain: Chain) -> bool:
+    """Says whether a method is meant for a slice: those that estimate covariances, where none come.
+
+    method  '': that of the configuration, which is for the slice
+    """
+    if method not in METHODS:
+        return True
+    return (method in ESTIMATING) == (chain[-1] == NO_COVARIANCE)

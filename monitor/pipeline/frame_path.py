@@ -29,6 +29,7 @@ from monitor.frames.frame import (
     ReportedTracks,
     SliceKey,
     TruthAnswer,
+    by_space,
     opinions_of,
 )
 from monitor.frames.reasons import NO_FRAME_ID, Notice, describe, duplicate_frame
@@ -50,6 +51,7 @@ from monitor.pipeline.recalibrators import (
     answer_extras,
     recalibrate_classes,
     served_otherwise,
+    unchanged_rows,
 )
 from monitor.pipeline.streams import (
     EventTime,
@@ -64,7 +66,7 @@ from monitor.pipeline.truth import Ahead, Search, TruthLedger
 from monitor.recalibration.recalibrator import sent_where_unsound, sound_rows
 from monitor.store.entries import Kept
 from monitor.store.journal import Journal
-from monitor.tracking.motion import one_second
+from monitor.tracking.motion import missing_variances, one_second
 from monitor.tracking.tracker import Tracker, tracker_model
 
 log = logging.getLogger(__name__)
@@ -138,7 +140,8 @@ class Pipeline:
         self._unclaimed: set[str] = set()
         # Remembers the frame that was answered last; with its stream, detections and arrival.
         self._answered: tuple[Callable[[], None], Stream, int, int | None] | None = None
-        self._tracking = tracker.settings() if tracker.tracks_here else None
+        self._tracker_settings = tracker.settings()
+        self._tracking = self._tracker_settings if tracker.tracks_here else None
         # Our track ids begin behind those of a tracker elsewhere.
         self._foreign = 0 if tracker.kind is TrackerKind.EMBEDDED else FOREIGN_TRACKS
         if self._tracking is not None:
@@ -202,7 +205,8 @@ class Pipeline:
 
     def _opened(self, header: Header, number: int) -> Stream:
         slices = StreamSlices(self.slices, header.space, header.stream, header.classes)
-        stream = self.streams[header.stream] = Stream(header, slices, number)
+        assumed = missing_variances(header.space, self._tracker_settings)
+        stream = self.streams[header.stream] = Stream(header, slices, number, assumed)
         if self._tracking is not None:
             fault = "stream %s is not tracked: its tracker could not be made"
             with contained(self.counters, log, fault, header.stream):
@@ -294,9 +298,9 @@ class Pipeline:
         header = stream.header
         classes = len(header.classes)
         came, frame = frame, frame.with_softmax(classes)
-        examined = examine(frame.detections, header.space, classes, self.limits)
+        examined = examine(frame.detections, header.space, classes, self.limits, stream.assumed)
         batch = examined.batch
-        slices = stream.slices.of(batch.class_index, batch.mean)
+        slices = stream.slices.of(batch.class_index, batch.mean, batch.assumed)
         recalibrated = self._recalibrated(batch, slices)
         self.latest[header.stream] = recalibrated
         examined = recalibrated.marked(examined)
@@ -348,17 +352,23 @@ class Pipeline:
     def _recalibrated(self, batch: FrameBatch, slices: IntArray) -> Recalibrated:
         """Recalibrates the usable detections of a frame; failed ones stay as they were sent."""
         selection, chains = self.recalibrators.selection, self.slices.chains
-        made = sent = Estimates(batch.mean, batch.covariance, batch.diagonal)
+        made = sent = Estimates(batch.mean, batch.covariance, batch.diagonal, batch.score)
         observes = self.config.recalibration.mode is Mode.OBSERVE
         why, sound = Reason.OBSERVE_MODE if observes else Reason.NONE, np.zeros(slices.size, bool)
+        bare, missing = batch.assumed, None
         if not selection.fits(batch.space):
-            why, sound = Reason.RECALIBRATOR_MISMATCH, ~sound
+            why, sound, missing = Reason.RECALIBRATOR_MISMATCH, ~sound, bare
         else:
             with contained(self.counters, log, "recalibrator %s failed", selection.version):
                 found = selection.apply(sent, slices, chains)
                 usable = sound_rows(sent, found, self.limits, definite=selection.keeps_definite)
+                if bare is not None:
+                    missing = bare & unchanged_rows(sent, found)
                 made, sound = sent_where_unsound(sent, found, usable), usable
-        return Recalibrated(selection, sent, slices, chains, made, sound, bool(sound.all()), why)
+        if missing is not None:
+            sound = sound & ~missing
+        whole = bool(sound.all())
+        return Recalibrated(selection, sent, slices, chains, made, sound, whole, why, bare, missing)
 
     def _recalibrated_classes(self, header: Header, batch: FrameBatch) -> RecalibratedClasses:
         """Recalibrates the class probabilities of a frame, in whatever mode."""
@@ -392,10 +402,6 @@ class Pipeline:
         if tracker is None:
             return None, ()
         with contained(self.counters, log, "the tracks of stream %s are lost", name):
-            if not examined.clean:
-                # A class may come without covariances only: its tracks have a slice too.
-                bare = examined.reason == Reason.MISSING_COVARIANCE
-                stream.slices.of(frame.detections.class_index[bare], frame.detections.mean[bare])
             tracks, notices = tracker.track(frame, examined, forwarded)
             for notice in notices:
                 self.counters.notices[notice.reason] += 1
@@ -472,8 +478,7 @@ class Pipeline:
             if frame.frame_id is not None:
                 ledger.enter(pending, record)
                 return
-        bare = int(np.count_nonzero(examined.reason == Reason.MISSING_COVARIANCE))
-        ledger.fates.unnamed(frame.detections.n, bare, slices, record)
+        ledger.fates.unnamed(frame.detections.n, slices, record)
 
     def _predict(
         self, stream: Stream, batch: FrameBatch, slices: IntArray, stamp_ns: int | None
@@ -483,7 +488,8 @@ class Pipeline:
             # One class has no entropy.
             opinions = batch.probabilities if len(stream.header.classes) > 1 else None
             rows = batch.space, slices, batch.mean, batch.roots, opinions, stamp_ns
-            self.live.count(PredictedRows(*rows))
+            for part in by_space(PredictedRows(*rows), batch.assumed):
+                self.live.count(part)
 
     def _opinions(
         self, stream: Stream, batch: FrameBatch, made: FloatArray | None

@@ -331,8 +331,8 @@ class LiveStatistics:
         clock = clock if timely else self.clock.now_ns
         if self.clock.now_ns is None:
             self.clock.now_ns = clock
-        self.spaces.update(entry.space for entry in state.slices)
-        self.spaces.update(entry.space for entry in state.predicted)
+        self.spaces.update(entry.space.with_sent for entry in state.slices)
+        self.spaces.update(entry.space.with_sent for entry in state.predicted)
         known = len(self.class_slices.slices)
         of_class = [
             self.class_slices.place(entry.class_names, entry.name, overflow=entry.overflow)

@@ -19,7 +19,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from monitor.frames.detections import Examined, Reason, ReceivedDetections
+from monitor.frames.detections import Examined, ReceivedDetections
 from monitor.frames.frame import (
     Opinions,
     ReceivedFrame,
@@ -49,7 +49,7 @@ class Dropped(StrEnum):
     """Reasons why a detection left without a label. A closed set: also a label of metrics."""
 
     REFUSED = "refused"  # no usable estimate
-    BARE = "missing_covariance"  # nothing to compare
+    BARE = "missing_covariance"  # of ledgers of before; such detections wait as others do now
     NO_FRAME_ID = "no_frame_id"  # no label can name it
     MEMORY = "memory"  # [pending] max_bytes, and not on disk
     SAMPLED = "sampled"  # not one of keep_one_frame_in, and out of memory
@@ -190,7 +190,8 @@ def slice_keys(slices: IntArray, table: SliceTable) -> tuple[tuple[SliceKey, ...
     else:
         used, place = np.unique(slices, return_inverse=True)
     entries = (table.slices[index] for index in used.tolist())
-    return tuple(SliceKey(entry.key, entry.overflow) for entry in entries), place
+    keys = (SliceKey(entry.key, entry.overflow, entry.space.assumed) for entry in entries)
+    return tuple(keys), place
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,7 +357,6 @@ class LedgerFrames:
             frame_id=-1 if frame.frame_id is None else frame.frame_id,
             stamp_ns=frame.stamp_ns,
             received=frame.detections.n,
-            bare=int(np.count_nonzero(examined.reason == Reason.MISSING_COVARIANCE)),
             id=batch.id.copy(),
             class_index=batch.class_index.astype(np.int64),
             slices=keys,
@@ -377,7 +377,12 @@ class LedgerFrames:
         # The dimensions of joint measures are a setting of this process, not of the ledger.
         space = Space(header.space.dimensions, self.angles_in_joint)
         stored = replace(entry.frame, header=replace(header, space=space))
-        index = [self.slices.place(space, key.name, overflow=key.overflow) for key in stored.slices]
+        index = [
+            self.slices.place(
+                space.with_assumed if key.assumed else space, key.name, overflow=key.overflow
+            )
+            for key in stored.slices
+        ]
         slices = np.array(index, np.int64)[stored.slice.astype(np.int64)]
         if stored.opinions is not None and (key := stored.opinions.slice) is not None:
             self.class_slices.place(header.classes, key.name, overflow=key.overflow)
@@ -489,12 +494,10 @@ class Fates:
         if why not in (Dropped.REFUSED, Dropped.BARE):
             self.counters.dropped += count
 
-    def unnamed(
-        self, received: int, bare: int, slices: IntArray, inline: LabelRecord | None
-    ) -> None:
+    def unnamed(self, received: int, slices: IntArray, inline: LabelRecord | None) -> None:
         """Counts a frame that no label can name, with the labels that came with it."""
         settled = 0 if inline is None else inline.settled.size
-        self._predict(received, bare, slices, inline)
+        self._predict(received, 0, slices, inline)
         self._drop(Dropped.NO_FRAME_ID, slices.size - settled)
 
     def came(

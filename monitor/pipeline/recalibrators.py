@@ -270,7 +270,12 @@ def _learnt(recalibrators: Recalibrators, key: str, path: str) -> str:
 
 
 # As on the wire; 0 there: not recalibrated.
-OUTPUT_NUMBER = {Output.GAUSSIAN: 1, Output.MOMENTS: 2, Output.SURROGATE: 3}
+OUTPUT_NUMBER = {
+    Output.GAUSSIAN: 1,
+    Output.MOMENTS: 2,
+    Output.SURROGATE: 3,
+    Output.ESTIMATED: 4,
+}
 # Plain numbers: members of an enum would widen every flag to 64 bits.
 _ENTROPY, _DEVIATION = int(UncertainBy.ENTROPY), int(UncertainBy.DEVIATION)
 Made = TypeVar("Made")
@@ -286,6 +291,8 @@ class Recalibrated:
     sound   (n,) True: the recalibrator gave a usable estimate
     whole   True: all detections are sound
     why     the reason that sound detections carry
+    bare    (n,) whether none came with a covariance, so that it is assumed; None if all did
+    missing (n,) those of them for which none was made either, which are not sound
     """
 
     selection: Selection
@@ -296,6 +303,8 @@ class Recalibrated:
     sound: BoolArray
     whole: bool
     why: Reason
+    bare: BoolArray | None = None
+    missing: BoolArray | None = None
 
     @property
     def acted(self) -> Selection | None:
@@ -314,12 +323,18 @@ class Recalibrated:
 
     def marked(self, examined: Examined) -> Examined:
         """Adds the reasons of the recalibration to the examined detections."""
-        if self.why is Reason.NONE and self.whole:
+        if self.why is Reason.NONE and self.whole and self.bare is None:
             return examined
         rows, reason = examined.batch.rows, examined.reason.copy()
         reason[rows] = self.why
+        if self.bare is not None and self.why is Reason.NONE:
+            reason[rows[self.bare]] = Reason.COVARIANCE_ESTIMATED
         reason[rows[~self.sound]] = Reason.RECALIBRATOR_FAILED
-        return replace(examined, reason=reason, clean=False)
+        if self.missing is not None:
+            reason[rows[self.missing]] = Reason.MISSING_COVARIANCE
+        # Nothing is to be said of covariances that are estimated.
+        clean = examined.clean and self.whole and self.why is Reason.NONE
+        return replace(examined, reason=reason, clean=clean)
 
     def sound_of(self, rows: IntArray) -> tuple[IntArray, Estimates]:
         """Returns the sound rows among rows (n,) with their recalibrated estimates."""
@@ -353,6 +368,14 @@ class Recalibrated:
             marginals = self.selection.marginals(self.sent, self.slices, self.chains)
         values = marginals.quantiles(np.array(levels))
         return values.transpose(1, 2, 0).reshape(n, k * len(levels))
+
+
+def unchanged_rows(sent: Estimates, made: Estimates) -> BoolArray:
+    """Finds the rows whose covariance is what it was, (n,)."""
+    if made is sent:
+        return np.ones(sent.mean.shape[0], bool)
+    same: BoolArray = (made.covariance == sent.covariance).all(axis=(1, 2))
+    return same
 
 
 @lru_cache(maxsize=256)

@@ -179,7 +179,7 @@ def run_state_of(pipeline: Pipeline) -> RunState:
         shares=tuple(
             SliceShare(
                 entry.space,
-                SliceKey(entry.key, entry.overflow),
+                SliceKey(entry.key, entry.overflow, entry.space.assumed),
                 live.slices.chains[index],
                 *(fates.shares.of(name, index) for name in SHARES),
             )

@@ -107,30 +107,16 @@ def _sightings(
     numbered: int,
     ego: EgoMotion | None,
 ) -> Sightings:
-    """Collects the detections that can be tracked: with a usable covariance, or with none."""
+    """Collects the detections that can be tracked."""
     received, batch = frame.detections, examined.batch
-    row, mean, covariance = batch.rows, forwarded.mean, forwarded.covariance
-    class_index, missing = batch.class_index, np.zeros(row.size, bool)
-    bare = np.flatnonzero(examined.reason == Reason.MISSING_COVARIANCE)
-    if bare.size:
-        # Without bare detections the received means need not be K wide.
-        k = batch.space.k
-        row = np.concatenate([row, bare])
-        mean = np.concatenate([mean, received.mean[bare, :k]])
-        covariance = np.concatenate([covariance, np.zeros((bare.size, k, k))])
-        class_index = np.concatenate([class_index, received.class_index[bare]])
-        missing = np.concatenate([missing, np.ones(bare.size, bool)])
-        order = np.argsort(row)
-        row, mean, covariance = row[order], mean[order], covariance[order]
-        class_index, missing = class_index[order], missing[order]
+    row = batch.rows
     upstream = received.upstream_track
     assert frame.stamp_ns is not None
     return Sightings(
         stamp_ns=frame.stamp_ns,
-        mean=mean,
-        covariance=covariance,
-        missing=missing,
-        class_index=class_index,
+        mean=forwarded.mean,
+        covariance=forwarded.covariance,
+        class_index=batch.class_index,
         row=row,
         number=(row + (numbered + 1)).astype(np.uint64),
         score=None if received.score is None else received.score[row],
@@ -340,12 +326,14 @@ class Stream:
 
     header   whether tracks are returned is each connection's own; the rest they share
     number   tells its tracks from those of others
+    assumed  (K,) variances of detections that come without a covariance
     tracker  None without a tracker
     """
 
     header: Header
     slices: StreamSlices
     number: int
+    assumed: FloatArray
     tracker: StreamTracker | None = None
     time: EventTime = field(default_factory=EventTime)
     staleness: Staleness = field(default_factory=Staleness)

@@ -27,8 +27,10 @@ from monitor.frames.frame import (
     StoredFrame,
     TrackIds,
     TruthAnswer,
+    by_space,
 )
 from monitor.frames.reasons import Notice
+from monitor.frames.space import BoolArray
 from monitor.frames.status import Counters, TruthAccount
 from monitor.matching.labels import labels_told, match, orphan_notice
 from monitor.matching.objects import INLINE, LabelRecord, Outcome
@@ -58,10 +60,11 @@ log = logging.getLogger(__name__)
 
 def rows_with_truth(
     frame: PendingFrame, record: LabelRecord
-) -> tuple[MatchedRows, LabelledRows | None]:
+) -> tuple[tuple[MatchedRows, LabelledRows | None], ...]:
     """Returns labelled detections as statistics and drift take them, and as fits and trials do.
 
-    Fits and trials take none without event time.
+    Fits and trials take none without event time. Detections that came without a covariance are
+    apart from the others.
     """
     rows, stored, space = record.rows, frame.stored, frame.space
     sent = _scored(stored.sent, record)
@@ -85,18 +88,38 @@ def rows_with_truth(
         source=stored.source,
         origin=origin,
     )
-    if record.stamp_ns is None:
-        return matched, None
-    return matched, LabelledRows(
-        space=space,
-        slices=matched.slices,
-        sent=sent,
-        truth=record.truth,
-        stamp_ns=record.stamp_ns,
-        delay_ns=record.delay_ns,
-        tracks=matched.tracks,
-        source=stored.source,
-    )
+    labelled = None
+    if record.stamp_ns is not None:
+        labelled = LabelledRows(
+            space=space,
+            slices=matched.slices,
+            sent=sent,
+            truth=record.truth,
+            stamp_ns=record.stamp_ns,
+            delay_ns=record.delay_ns,
+            tracks=matched.tracks,
+            source=stored.source,
+        )
+    assumed = None if (bare := stored.assumed) is None else bare[rows]
+    parts = by_space(matched, assumed)
+    return tuple(zip(parts, _labelled_by_space(labelled, assumed, len(parts)), strict=True))
+
+
+def claimed(rows: MatchedRows) -> MatchedRows:
+    """Leaves out covariances that are assumed: nobody claims them, so that none can drift.
+
+    Estimated ones are watched as they were forwarded.
+    """
+    if not rows.space.assumed:
+        return rows
+    found = rows.take((rows.recalibrated_covariance != rows.covariance).any(axis=(1, 2)))
+    return replace(found, error=found.recalibrated_error, covariance=found.recalibrated_covariance)
+
+
+def _labelled_by_space(
+    labelled: LabelledRows | None, assumed: BoolArray | None, parts: int
+) -> tuple[LabelledRows | None, ...]:
+    return (None,) * parts if labelled is None else by_space(labelled, assumed)
 
 
 def classes_with_truth(stored: StoredFrame, record: LabelRecord) -> LabelledClasses | None:
@@ -141,7 +164,7 @@ def _scored(stored: StoredEstimates, record: LabelRecord) -> Estimates:
     k = extra.shape[1]
     off_diagonal = (extra * (1.0 - np.eye(k))).reshape(-1, k * k)
     diagonal = found.diagonal & (np.count_nonzero(off_diagonal, axis=1) == 0)
-    return Estimates(found.mean, found.covariance + extra, diagonal)
+    return Estimates(found.mean, found.covariance + extra, diagonal, found.score)
 
 
 # Pairs of an object and a detection, and values of the objects' covariances, that are too many to
@@ -418,8 +441,8 @@ class TruthLedger:
 
     def count(self, frame: PendingFrame, record: LabelRecord) -> None:
         """Counts the detections of a frame that labels matched, with their classes; cheap."""
-        if record.rows.size:
-            matched, labelled = rows_with_truth(frame, record)
+        parts = rows_with_truth(frame, record) if record.rows.size else ()
+        for matched, labelled in parts:
             in_overflow = np.isin(matched.slices, self.live.slices.overflowing)
             self.counters.overflow_detections += int(np.count_nonzero(in_overflow))
             self.live.count(matched)
@@ -428,7 +451,7 @@ class TruthLedger:
                 # The statistics hold the rows already, so the ledger must hold them too.
                 fault = "matched detections were not counted for drift and recalibrators"
                 with contained(self.counters, log, fault):
-                    self.drift.add(matched, frame.stored.version)
+                    self.drift.add(claimed(matched), frame.stored.version)
                     if labelled is not None:
                         self.learning.take(labelled)
         self._count_classes(frame.stored, record, record.stamp_ns)
@@ -440,8 +463,7 @@ class TruthLedger:
         """
         # Rows that were counted before event time began anew are older than every window.
         stamp_ns = record.stamp_ns if record.generation == self.live.generation else None
-        if record.rows.size:
-            rows, _ = rows_with_truth(frame, record)
+        for rows, _ in rows_with_truth(frame, record) if record.rows.size else ():
             self.live.count(replace(rows, stamp_ns=stamp_ns, live=False, retracts=True))
         self._count_classes(frame.stored, record, stamp_ns, retracts=True)
 

@@ -10,7 +10,7 @@ time before it. Slices that look healthy are not fitted: beside a healthy detect
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -28,12 +28,13 @@ from monitor.recalibration.class_probabilities import (
     opinions_of,
 )
 from monitor.recalibration.class_scaling import Temperature
+from monitor.recalibration.estimated.regression import CovarianceRegression
+from monitor.recalibration.estimated.residual import ResidualCovariance
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.fitting import (
     CLASS_FITS,
     FITTINGS,
     FitOptions,
-    Fitting,
     prior_strength,
 )
 from monitor.recalibration.mean_correction import fit_offset, less_offset, refuses, with_offset
@@ -52,6 +53,10 @@ _DIFFERS = 3.25
 
 # NEES/K below which errors are none: its logarithm alone must not spread all the others.
 _LEAST = 1e-4
+
+# Parts of the tracks that an estimate is held against; with so many tracks it is as good for others
+# as for its own; and factor on the variance by which it is widened at most.
+_TENTHS, _ENOUGH, _MOST_BEYOND = 10, 200, 2.0
 
 # Tracks looked at together: their rows stay in the cache.
 _CHUNK = 64
@@ -92,7 +97,7 @@ def looks_healthy(rows: AnyFitRows, settings: FitSettings, policy: PolicySetting
         low, high = policy.class_band
         known = settings.class_method == Temperature.method and rows.opinions == 1
         return known and _falls_with(rows, high) > 0 > _falls_with(rows, low)
-    scales = settings.method in (VarianceScaling.method, CovarianceScaling.method)
+    scales = method_of(settings, rows) in (VarianceScaling.method, CovarianceScaling.method)
     if not scales or settings.objective not in (None, Objective.MEAN):
         return False
     factor = np.square(rows.error / rows.deviation).mean(axis=0)
@@ -288,7 +293,9 @@ def fit_rows(tracks: Sequence[AnyTrack]) -> AnyFitRows:
 
 def method_of(settings: FitSettings, rows: AnyFitRows) -> str:
     """Names the method by which rows of their kind are fitted."""
-    return settings.class_method if isinstance(rows, ClassRows) else settings.method
+    if isinstance(rows, ClassRows):
+        return settings.class_method
+    return settings.missing_method if rows.space.assumed else settings.method
 
 
 def fit_slices(job: FitJob) -> FitOutcome:
@@ -304,8 +311,7 @@ def fit_slices(job: FitJob) -> FitOutcome:
             if isinstance(rows, ClassRows):
                 fitted[name] = _fit_classes(job.settings, rows)
             else:
-                fitting = FITTINGS[job.settings.method]
-                fitted[name] = _fit(fitting, job.settings, rows, job.limits)
+                fitted[name] = _fit(job.settings, rows, job.limits)
         except UnfitData as error:
             refused[name] = str(error)
         # Whatever is wrong with one slice, the others are fitted.
@@ -333,15 +339,17 @@ def nothing_wrong(space: Space) -> CovarianceScaling:
     return CovarianceScaling((1.0,) * space.k, unit, unit, space.order)
 
 
-def _fit(fitting: Fitting, settings: FitSettings, rows: FitRows, limits: Limits) -> Recalibrator:
+def _fit(settings: FitSettings, rows: FitRows, limits: Limits) -> Recalibrator:
     """Fits one slice. Raises UnfitData, and whatever the method raises."""
+    method = method_of(settings, rows)
+    fitting = FITTINGS[method]
     options = FitOptions(objective=settings.objective, time_constant=settings.time_constant_s)
     sent, towards = rows.estimates, None
     # A method that was asked for may move the mean itself.
-    corrects = settings.correct_mean and not refuses(settings.method)
+    corrects = settings.correct_mean and not refuses(method)
     offset = fit_offset(rows) if corrects else np.zeros(rows.space.k)
     rows = less_offset(rows, offset)
-    if fitting.borrows:
+    if fitting.borrows and not fitting.estimates:
         towards = Prior(nothing_wrong(rows.space), prior_strength(rows, settings.prior_tracks))
     fitted = fitting.fit(rows, options, towards)
     if isinstance(fitted, VarianceScaling | CovarianceScaling):
@@ -351,11 +359,37 @@ def _fit(fitting: Fitting, settings: FitSettings, rows: FitRows, limits: Limits)
         alike = replace(nothing_wrong(rows.space), scale=tuple(scale.tolist()))
         towards = Prior(alike, prior_strength(rows, _ALIKE_TRACKS))
         fitted = fitting.fit(rows, options, towards)
+    if isinstance(fitted, ResidualCovariance | CovarianceRegression):
+        fitted = fitted.widened(_beyond(rows, lambda some: fitting.fit(some, options, None)))
     fitted = with_offset(offset, fitted)
     fault = fault_of(sent, fitted.apply(sent), limits)
     if fault:
         raise UnfitData(
-            f"of the rows it was fitted on, {settings.method} {fault}: choose another method, or "
+            f"of the rows it was fitted on, {method} {fault}: choose another method, or "
             "check the ground truth."
         )
     return fitted
+
+
+def _beyond(rows: FitRows, fit: Callable[[FitRows], Recalibrator]) -> float:
+    """Returns by how much errors of other tracks are larger than those of a fit, on the variance.
+
+    An estimate of few tracks suits these better than those to come. So each tenth of the tracks is
+    held against the estimate of the others: the mean of their NEES/K, from 1 to 2; 1 where there
+    are tracks enough, and where the others determine no estimate.
+
+    source  cross-validation: Stone 1974
+    """
+    tenth = rows.track % _TENTHS
+    if not _TENTHS < rows.tracks < _ENOUGH:
+        return 1.0
+    total = 0.0
+    for part in range(_TENTHS):
+        rest, out = rows.take(tenth != part), rows.take(tenth == part)
+        try:
+            made = fit(rest).apply(out.estimates)
+        except UnfitData:
+            return 1.0
+        found = measure(rows.space, [(out.error, made.covariance)])
+        total += float(np.where(found.regular, found.nees[-1] / found.joint, 0.0).sum())
+    return min(max(total / rows.n, 1.0), _MOST_BEYOND)

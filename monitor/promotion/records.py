@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from monitor.frames.marks import Count, CountFrom1, MaybeNan, Nanoseconds, Positive
-from monitor.frames.slices import RangeBuckets
+from monitor.frames.slices import CLASS_PROBABILITIES, NO_COVARIANCE, RangeBuckets
 from monitor.recalibration.class_probabilities import ClassIdentity
 from monitor.recalibration.recalibrator import Document, Identity, Recalibrator
 from monitor.recalibration.scaling import Objective
@@ -109,18 +109,24 @@ class PolicySettings:
     class_band: tuple[float, float] = (0.8, 1.25)
 
 
+# An estimate of covariances has so many times the numbers of a scaling, and takes as many tracks.
+_OF_AN_ESTIMATE = 3
+
+
 @dataclass(frozen=True, slots=True)
 class FitSettings:
     """Settings of the fits of candidates.
 
     method         of monitor.recalibration.fitting.FITTINGS
+    missing_method
+                   likewise, of what comes without a covariance; identity: none is fitted
     class_method   of monitor.recalibration.fitting.CLASS_FITS; class-identity: none is fitted
     objective      of a scaling; None: its own
     time_constant_s
                    of adaptive scaling; None: its own
     prior_tracks   that "nothing is wrong" counts for, where the method can be drawn towards it
     tracks         new ones before a slice is fitted again, and the fewest that a fit is made of
-                   where those before are unlike them
+                   where those before are unlike them; see fewest
     correct_mean   whether the mean error is corrected first; of methods that leave the mean alone
     """
 
@@ -130,7 +136,18 @@ class FitSettings:
     prior_tracks: Positive = 3.0
     tracks: CountFrom1 = 10
     class_method: str = "temperature"
+    missing_method: str = "residual-covariance"
     correct_mean: bool = False
+
+    def leaves(self, chain: Chain) -> bool:
+        """Tells whether a slice is not fitted by itself."""
+        if chain == (CLASS_PROBABILITIES,):
+            return self.leaves_classes
+        return chain[-1] == NO_COVARIANCE and self.missing_method == Identity.method
+
+    def fewest(self, chain: Chain) -> int:
+        """Returns the tracks that a fit of a slice takes: more where it estimates covariances."""
+        return self.tracks * (_OF_AN_ESTIMATE if chain[-1] == NO_COVARIANCE else 1)
 
     @property
     def leaves_classes(self) -> bool:

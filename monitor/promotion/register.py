@@ -97,8 +97,12 @@ def judge(
     """Judges what is to be tried of a fit, on rows of the slice.
 
     Where every factor lies within the band, the detector is healthy, and the identity is tried:
-    a factor that was fitted to it is mostly noise. An offset of the mean stays, since its fit has
-    left out what is noise. A step that changes nothing by more than the hysteresis is not tried.
+    a factor that was fitted to it is mostly noise. That is never so of covariances that are
+    assumed, and to make them smaller needs no leave, nor what was estimated in place of them: the
+    detector claims none of them. An offset of the mean stays, since its fit has left out what is
+    noise.
+
+    A step that changes nothing by more than the hysteresis is not tried.
 
     limits  of the deviations that can be forwarded
     """
@@ -111,7 +115,8 @@ def judge(
         )
     found = rows.factors(fitted)
     low, high = rows.band(policy)
-    home = bool(found) and all(low <= one.lowest and one.highest <= high for one in found)
+    within = all(low <= one.lowest and one.highest <= high for one in found)
+    home = bool(found) and within and rows.claimed
     candidate: AnyMethod = rows.healthy(fitted) if home else fitted
     reason = f"{fitted.method} has no factors"
     if found:
@@ -129,7 +134,7 @@ def judge(
         reason += f"; {offset or 'back to what is sent'}"
     elif offset:
         reason += f"; {offset}"
-    return Judgement(candidate, reason, found, smaller)
+    return Judgement(candidate, reason, found, smaller and rows.claimed)
 
 
 def shrinks(change: FloatArray, hysteresis: float) -> bool:
@@ -249,9 +254,25 @@ class Register:
 
     def wants_fit(self, chain: Chain) -> bool:
         """Tells whether a fit of a slice would lead to anything by itself."""
-        by_itself = self.settings.policy.mode is not PromotionMode.MANUAL and not self.pinned
         entry = self.on_trial.get(chain[0])
-        return by_itself and (entry is None or entry.proven)
+        return self._by_itself and (entry is None or entry.proven)
+
+    @property
+    def _by_itself(self) -> bool:
+        return self.settings.policy.mode is not PromotionMode.MANUAL and not self.pinned
+
+    def abandon(self, chain: Chain, names: tuple[str, ...], reason: str) -> Decision | None:
+        """Ends a trial in which nothing is proven, unless people alone decide.
+
+        names  of the dimensions
+        """
+        entry = self.on_trial.get(chain[0])
+        if entry is None or entry.proven or not self._by_itself:
+            return None
+        del self.on_trial[chain[0]]
+        evidence, about = entry.trial.evidence(self.settings.trials), entry.trial.recalibrator
+        what = Happened.DISCARDED
+        return Decision(what, chain, names, about, reason, evidence, entry.factors)
 
     def begin(
         self,
@@ -269,7 +290,7 @@ class Register:
         candidate, found = judgement.candidate, judgement.factors
         if candidate is None:
             fewest = self.settings.fits.tracks
-            if found and len(tracks) < fewest:
+            if found and rows.claimed and len(tracks) < fewest:
                 # Drawn towards 1, few tracks never say that nothing is wrong.
                 judgement = replace(judgement, reason=TOO_FEW.format(len(tracks), fewest))
             return None, judgement
@@ -438,7 +459,7 @@ class Register:
         if not any(isinstance(one, AdaptiveScaling) for one in (candidate, champion)):
             return entry
         rows, hysteresis = rows_of(tracks), self.settings.policy.hysteresis
-        smaller = shrinks(rows.change(candidate, champion), hysteresis)
+        smaller = shrinks(rows.change(candidate, champion), hysteresis) and rows.claimed
         found = rows.factors(candidate)
         return replace(entry, factors=found, shrinks=entry.shrinks or smaller)
 

@@ -181,6 +181,11 @@ class TrackRows(_Rows[Estimates]):
         error = self.space.error(self.truth, made.mean)
         return np.fmax(joint_log_score(self.space, error, made.covariance), _LOWEST)
 
+    @property
+    def claimed(self) -> bool:
+        """Tells whether the detector claims what it sent: not where covariances are assumed."""
+        return not self.space.assumed
+
     def change(
         self, candidate: AnyMethod, champion: AnyMethod, limits: Limits = ANY_SIZE
     ) -> FloatArray:
@@ -275,6 +280,7 @@ class ClassTrackRows(_Rows[FloatArray]):
 
     # Classes have no tails.
     tails: ClassVar[int] = 0
+    claimed: ClassVar[bool] = True
     shrinking_words = "it makes the detector surer of its classes"
 
     @property

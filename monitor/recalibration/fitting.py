@@ -17,6 +17,8 @@ from monitor.frames.slices import LEVELS, RangeBuckets, SliceBy, chain_of
 from monitor.frames.space import IntArray
 from monitor.recalibration import binned, class_probabilities, class_scaling, quantiles, scaling
 from monitor.recalibration.class_probabilities import ClassIdentity, ClassRecalibrator, ClassRows
+from monitor.recalibration.estimated import regression, residual
+from monitor.recalibration.estimated.covariates import Axes
 from monitor.recalibration.fit_rows import Evidence, FitRows, unlike
 from monitor.recalibration.mean_correction import fit_offset, less_offset, parts_of, with_offset
 from monitor.recalibration.processes import beta, beta_fit, cauchy, normal
@@ -239,6 +241,7 @@ class FitOptions:
     inducing         points of a Gaussian process, at most
     surrogate_level  the central interval in which a Cauchy and its Gaussian agree
     time_constant    of adaptive scaling, seconds
+    axes             in which errors of x and y are described where covariances are estimated
     correct_mean     whether the mean error is corrected first; see mean_correction.py
     """
 
@@ -248,16 +251,18 @@ class FitOptions:
     inducing: int | None = None
     surrogate_level: float | None = None
     time_constant: float | None = None
+    axes: Axes | None = None
     correct_mean: bool | None = None
 
 
 class Fitting:
     """Describes how one method is fitted.
 
-    uses     names of the options that mean something to it
-    borrows  whether it can be drawn towards another fit of the method; else no prior is given
-    least    strength of the fit of a wider slice, at least, where a slice is drawn towards it
-    sums     whether the sums over rows are enough
+    uses       names of the options that mean something to it
+    borrows    whether it can be drawn towards another fit of the method; else no prior is given
+    least      strength of the fit of a wider slice, at least, where a slice is drawn towards it
+    sums       whether the sums over rows are enough
+    estimates  whether it estimates covariances from errors alone, whatever was sent
     """
 
     def __init__(
@@ -267,11 +272,12 @@ class Fitting:
         borrows: bool = False,
         least: float = 0.0,
         sums: bool = False,
+        estimates: bool = False,
     ) -> None:
         """Takes a fit of rows, with a prior if it borrows, and the options it uses by their
         names; an option that is not asked for is left to its default."""
         self._fit, self.uses, self.borrows, self.least = fit, frozenset(uses), borrows, least
-        self.sums = sums
+        self.sums, self.estimates = sums, estimates
 
     def fit(self, rows: Evidence, options: FitOptions, prior: Towards | None) -> Recalibrator:
         """Fits rows, or their sums where these are enough. Raises UnfitData.
@@ -310,6 +316,18 @@ def _adaptive_scaling(
     return scaling.fit_adaptive_scaling(rows, time_constant, prior)
 
 
+def _estimated(fit: Callable[..., Recalibrator]) -> Callable[..., Recalibrator]:
+    """Adapts a fit that counts a prior in independent rows, whatever covariance was sent."""
+
+    def adapted(rows: FitRows, prior: Towards | None, **given: Any) -> Recalibrator:
+        if prior is not None and rows.n:
+            strength = prior.strength * worth(rows) / (rows.n * rows.weight)
+            prior = Prior(prior.previous, strength)
+        return fit(rows, prior=prior, **given)
+
+    return adapted
+
+
 FITTINGS: Mapping[str, Fitting] = {
     Identity.method: Fitting(lambda rows: Identity()),
     scaling.VarianceScaling.method: Fitting(
@@ -332,6 +350,20 @@ FITTINGS: Mapping[str, Fitting] = {
     normal.GpNormalMultivariate.method: Fitting(normal.fit_gp_normal_multivariate, "inducing"),
     beta.GpBeta.method: Fitting(beta_fit.fit_gp_beta, "inducing"),
     cauchy.GpCauchy.method: Fitting(cauchy.fit_gp_cauchy, "inducing", "surrogate_level"),
+    residual.ResidualCovariance.method: Fitting(
+        _estimated(residual.fit_residual_covariance),
+        "objective",
+        "axes",
+        borrows=True,
+        estimates=True,
+    ),
+    regression.CovarianceRegression.method: Fitting(
+        _estimated(regression.fit_covariance_regression),
+        "objective",
+        "axes",
+        borrows=True,
+        estimates=True,
+    ),
 }
 
 

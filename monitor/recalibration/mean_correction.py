@@ -17,6 +17,8 @@ from annotated_types import Interval, Len
 from monitor.frames.detections import Estimates
 from monitor.frames.space import FloatArray
 from monitor.recalibration.binned import HistogramBinning, IsotonicStd
+from monitor.recalibration.estimated.regression import CovarianceRegression
+from monitor.recalibration.estimated.residual import ResidualCovariance
 from monitor.recalibration.fit_rows import FitRows, numbered_objects
 from monitor.recalibration.processes.cauchy import GpCauchy
 from monitor.recalibration.processes.normal import GpNormal, GpNormalMultivariate
@@ -38,7 +40,7 @@ KEEPS_MEAN: Mapping[str, type[Recalibrator]] = {
     one.method: one
     for one in (
         *(Identity, VarianceScaling, CovarianceScaling, HistogramBinning, IsotonicStd),
-        *(GpNormal, GpNormalMultivariate, GpCauchy),
+        *(GpNormal, GpNormalMultivariate, GpCauchy, ResidualCovariance, CovarianceRegression),
     )
 }
 

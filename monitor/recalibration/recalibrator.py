@@ -145,6 +145,9 @@ class Output(StrEnum):
     """Shape of a method's distributions: what the Gaussian that is forwarded stands for."""
 
     GAUSSIAN = "gaussian"  # a Gaussian, and that is forwarded
+    # The same, but estimated from the errors of like detections, not from what the detector said:
+    # less is true of it than of a Gaussian of the detector's own, and it has a variance as such.
+    ESTIMATED = "estimated"
     MOMENTS = "moments"  # another shape; forwarded are its mean and its variance about that mean
     SURROGATE = "surrogate"  # a shape without a variance; forwarded: a Gaussian of equal quantile
 

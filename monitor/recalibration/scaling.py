@@ -32,7 +32,14 @@ from monitor.frames.detections import Estimates
 from monitor.frames.marks import NotNegative, Positive
 from monitor.frames.space import BoolArray, FloatArray
 from monitor.recalibration.fit_rows import FitRows, check_errors, numbered_objects, prepared
-from monitor.recalibration.recalibrator import Factors, Moments, PerDimension, UnfitData, as_matrix
+from monitor.recalibration.recalibrator import (
+    Factors,
+    Moments,
+    PerDimension,
+    Recalibrator,
+    UnfitData,
+    as_matrix,
+)
 from monitor.statistics.bins import chi_square
 from monitor.statistics.clusters import LARGEST
 from monitor.statistics.exact_engine import BinCut
@@ -78,7 +85,7 @@ class Scaled(PerDimension):
         return estimates.rescaled(np.array(self.scale))
 
 
-Previous = TypeVar("Previous", bound=Scaled, covariant=True)
+Previous = TypeVar("Previous", bound=Recalibrator, covariant=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,8 @@ from monitor.recalibration.class_probabilities import (
     ClasswiseIsotonic,
 )
 from monitor.recalibration.class_scaling import AuxiliaryScaling, Temperature, VectorScaling
+from monitor.recalibration.estimated.regression import CovarianceRegression
+from monitor.recalibration.estimated.residual import ResidualCovariance
 from monitor.recalibration.mean_correction import MeanCorrection
 from monitor.recalibration.processes.beta import GpBeta
 from monitor.recalibration.processes.cauchy import GpCauchy
@@ -60,7 +62,12 @@ METHODS: Mapping[str, type[Recalibrator]] = {
     GpNormalMultivariate.method: GpNormalMultivariate,
     GpBeta.method: GpBeta,
     GpCauchy.method: GpCauchy,
+    ResidualCovariance.method: ResidualCovariance,
+    CovarianceRegression.method: CovarianceRegression,
 }
+
+# Methods that estimate covariances, and need none.
+ESTIMATING = ResidualCovariance.method, CovarianceRegression.method
 
 # What a document may hold: methods, and one of them behind a correction of the mean.
 RECALIBRATORS: Mapping[str, type[Recalibrator]] = {

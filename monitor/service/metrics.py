@@ -17,7 +17,7 @@ from monitor.config import Reloads
 from monitor.drift.alarms import AlarmCount, DriftReading, SliceStanding, StageStanding
 from monitor.drift.bets import CHARTS, DETECTORS, SEVERITIES, Stage
 from monitor.fleet.uploads import Uploader
-from monitor.frames.detections import PASSED_THROUGH, Reason
+from monitor.frames.detections import ACTED_ON, PASSED_THROUGH, Reason
 from monitor.frames.frame import TrackStatus, UncertainBy
 from monitor.frames.status import Counters
 from monitor.pipeline.checkpoints import Checkpoints
@@ -170,9 +170,7 @@ def _scales(standings: Sequence[SliceStanding], stages: Sequence[StageStanding])
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 # Reasons to refuse a detection, a message or a label; the others let a detection pass.
-_REFUSING = tuple(
-    reason for reason in Reason if reason not in PASSED_THROUGH and reason is not Reason.NONE
-)
+_REFUSING = tuple(reason for reason in Reason if reason not in PASSED_THROUGH | ACTED_ON)
 
 
 def operation(snapshot: Snapshot) -> Iterator[str]:
@@ -339,7 +337,7 @@ def _service(snapshot: Snapshot) -> Iterator[str]:
     counters, pipeline = snapshot.counters, snapshot.pipeline
     fates = pipeline.ledger.fates
     yield single("frames_total", counters.frames)
-    made = ("recalibrated", "passed_through", "refused")
+    made = ("recalibrated", "estimated", "passed_through", "refused")
     yield family("detections_total", ((outcome, getattr(counters, outcome)) for outcome in made))
     passed = ((reason.label, counters.by_reason[reason]) for reason in sorted(PASSED_THROUGH))
     yield family("passed_through_total", passed)

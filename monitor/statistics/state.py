@@ -587,7 +587,7 @@ def check_spaces(state: StatisticsState, known: Collection[Space], most: int) ->
     placed += [(f"predicted[{i}]", entry.space) for i, entry in enumerate(state.predicted)]
     placed += [(f"sample[{i}]", entry.space) for i, entry in enumerate(state.sample)]
     for where, space in placed:
-        spaces.add(space)
+        spaces.add(space.with_sent)
         if len(spaces) > most:
             raise IncompatibleStatistics(
                 f"{where}.space: {', '.join(space.names)} would be set {len(spaces)} of "

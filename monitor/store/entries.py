@@ -157,7 +157,7 @@ _COUNTS = tuple(field.name for field in fields(TruthAccount))
 
 # What messages and dataclasses name alike.
 _OF_LABELS = ("replaces", "clock_ns", "generation", "delay_ns", "live", "objects_told")
-_OF_SLICE = ("name", "overflow")
+_OF_SLICE = ("name", "overflow", "assumed")
 _OF_FRAME = ("frame_id", "stamp_ns", "received", "version", "source", "epoch", "bare")
 
 
@@ -263,6 +263,8 @@ def _header_message(header: Header) -> frame_pb2.StreamHeader:
 
 def _estimates_message(stored: StoredEstimates) -> pb.KeptEstimates:
     arrays = written(stored, mean=FLOATS, packed=FLOATS, diagonal=_FLAGS)
+    if stored.score is not None:
+        arrays |= written(stored, score=FLOATS)
     return pb.KeptEstimates(**arrays)
 
 
@@ -294,7 +296,7 @@ def decode_frame(data: bytes, *, sequence: int, partition: int) -> FrameEntry:
         header=header,
         id=ids,
         class_index=_NATURALS.read(message.class_index, n),
-        slices=tuple(SliceKey(one.name, one.overflow) for one in message.slices),
+        slices=tuple(SliceKey(**values_of(one, _OF_SLICE)) for one in message.slices),
         slice=_SHORTS.read(message.slice, n),
         sent=_estimates(message.sent, n, k),
         made=_estimates(message.made, n, k) if message.HasField("made") else None,
@@ -318,13 +320,14 @@ def _estimates(message: pb.KeptEstimates, n: int, k: int) -> StoredEstimates:
     mean, packed = FLOATS.read(message.mean, n, k), FLOATS.read(message.packed)
     # Variances or lower triangles: the length says which.
     width = k if packed.size == n * k else k * (k + 1) // 2
-    return StoredEstimates(mean, packed.reshape(n, width), _FLAGS.read(message.diagonal, n))
+    score = FLOATS.read(message.score, n) if message.score else None
+    return StoredEstimates(mean, packed.reshape(n, width), _FLAGS.read(message.diagonal, n), score)
 
 
 def _opinions(message: pb.KeptOpinions, classes: int) -> Opinions:
     rows, key = _NATURALS.read(message.rows), message.slice
     return Opinions(
-        SliceKey(key.name, key.overflow) if message.HasField("slice") else None,
+        SliceKey(**values_of(key, _OF_SLICE)) if message.HasField("slice") else None,
         rows,
         FLOATS.read(message.values, rows.size, message.opinions, classes),
         FLOATS.read(message.made, rows.size, classes) if message.HasField("made") else None,

@@ -57,6 +57,7 @@ def encode_vehicles(vehicles: VehicleRows, most_bytes: int) -> Iterator[bytes]:
                 overflow=overflow,
                 dimensions=encode_dimensions(space),
                 angles_in_joint=space.angles_in_joint,
+                assumed=space.assumed,
                 vehicles=[vehicle for vehicle, _ in part],
                 raw=encode_limbs(raw),
                 change=encode_limbs(change) if change.low.any() or change.high.any() else None,
@@ -65,7 +66,9 @@ def encode_vehicles(vehicles: VehicleRows, most_bytes: int) -> Iterator[bytes]:
 
 def decode_vehicles(message: pb.VehicleRow, field: str) -> Iterator[tuple[str, RowKey, VehicleRow]]:
     """The rows of a message. Raises InvalidState."""
-    space = decode_space(message.dimensions, message.angles_in_joint, field)
+    space = decode_space(
+        message.dimensions, message.angles_in_joint, field, assumed=message.assumed
+    )
     name = OVERFLOW if message.overflow else checked_slice_name(message.name, field)
     vehicles = [checked_slice_name(one, f"{field}.vehicles") for one in message.vehicles]
     for part, stage in (("raw", RAW), ("change", CHANGE)):
@@ -89,6 +92,7 @@ def encode_sampled(entry: SampledSlice) -> Iterator[bytes]:
         **values_of(entry, ("name", "overflow")),
         dimensions=encode_dimensions(entry.space),
         angles_in_joint=entry.space.angles_in_joint,
+        assumed=entry.space.assumed,
         most=entry.rows.most,
     ).SerializeToString()
     step = max(1, _NUMBERS // width(entry.space.k))
@@ -108,7 +112,9 @@ def _encode_rows(rows: SampledRows) -> bytes:
 
 def decode_sampled(message: pb.SampledSlice, field: str) -> SampledSlice:
     """The slice of a message. Raises InvalidState."""
-    space = decode_space(message.dimensions, message.angles_in_joint, field)
+    space = decode_space(
+        message.dimensions, message.angles_in_joint, field, assumed=message.assumed
+    )
     name = OVERFLOW if message.overflow else checked_slice_name(message.name, field)
     if not 1 <= message.most <= MOST_ROWS:
         raise invalid(f"{field}.most", f"{message.most}, where 1 to {MOST_ROWS} are possible")

@@ -260,7 +260,13 @@ def encode_dimensions(space: Space) -> list[frame_pb2.Dimension]:
     return [frame_pb2.Dimension(**values_of(one, names)) for one in space.dimensions]
 
 
-def decode_space(dimensions: Iterable[frame_pb2.Dimension], angles: bool, field: str) -> Space:
+def decode_space(
+    dimensions: Iterable[frame_pb2.Dimension],
+    angles: bool,
+    field: str,
+    *,
+    assumed: bool = False,
+) -> Space:
     """The space of the dimensions of a slice. Raises InvalidState."""
     found = []
     for entry in dimensions:
@@ -276,7 +282,7 @@ def decode_space(dimensions: Iterable[frame_pb2.Dimension], angles: bool, field:
         raise invalid(
             f"{field}.dimensions", f"{len(found)} with {len(names)} names: 1 to {MOST_DIMENSIONS}"
         )
-    return Space(tuple(found), angles)
+    return Space(tuple(found), angles, assumed)
 
 
 def checked_slice_name(name: str, field: str) -> str:

@@ -86,15 +86,22 @@ _MOMENTS = COMPANIONS.index("doubt_cubed")
 
 # The fields that tell which one of its kind a message is.
 _IDENTITY = {
-    "SliceState": {"name", "overflow", "dimensions", "angles_in_joint"},
+    "SliceState": {"name", "overflow", "dimensions", "angles_in_joint", "assumed"},
     "PaneState": {"level", "number"},
     "ClassSliceState": {"name", "class_names", "bin_hash", "overflow"},
     "ClassPaneState": {"level", "number"},
-    "PredictedSliceState": {"name", "overflow", "dimensions", "angles_in_joint", "bin_hash"},
+    "PredictedSliceState": {
+        "name",
+        "overflow",
+        "dimensions",
+        "angles_in_joint",
+        "assumed",
+        "bin_hash",
+    },
     "PredictedPaneState": {"level", "number"},
     "Holding": {"vehicle", "epoch"},
-    "VehicleRow": {"name", "overflow", "dimensions", "angles_in_joint", "vehicles"},
-    "SampledSlice": {"name", "overflow", "dimensions", "angles_in_joint", "most"},
+    "VehicleRow": {"name", "overflow", "dimensions", "angles_in_joint", "assumed", "vehicles"},
+    "SampledSlice": {"name", "overflow", "dimensions", "angles_in_joint", "assumed", "most"},
 }
 
 
@@ -204,6 +211,7 @@ def encode_slice(entry: SliceState, known: PaneBytes | None) -> Iterator[bytes]:
         **values_of(entry, ("name", "overflow")),
         dimensions=encode_dimensions(entry.space),
         angles_in_joint=entry.space.angles_in_joint,
+        assumed=entry.space.assumed,
     )
     return _parts(head, entry.panes, _encode_slice_pane, known)
 
@@ -247,7 +255,9 @@ def decode_slice(
     message: pb.SliceState, binning: Binning, windows: Windows, field: str
 ) -> SliceState:
     """The slice of a message. Raises InvalidState."""
-    space = decode_space(message.dimensions, message.angles_in_joint, field)
+    space = decode_space(
+        message.dimensions, message.angles_in_joint, field, assumed=message.assumed
+    )
     name = OVERFLOW if message.overflow else checked_slice_name(message.name, field)
     zero = no_stage_statistics(space, binning)
     panes = _panes(message.panes, windows, field, partial(_decode_slice_pane, zero))
@@ -421,6 +431,7 @@ def encode_predicted_slice(entry: PredictedSliceState, known: PaneBytes | None) 
         **values_of(entry, ("name", "overflow")),
         dimensions=encode_dimensions(entry.space),
         angles_in_joint=entry.space.angles_in_joint,
+        assumed=entry.space.assumed,
         bin_hash=PREDICTED_HASH,
     )
     return _parts(head, entry.panes, _encode_predicted_pane, known)
@@ -442,7 +453,9 @@ def decode_predicted_slice(
 ) -> PredictedSliceState:
     """The slice of a message. Raises InvalidState, IncompatibleStatistics."""
     _check_hash(message.bin_hash, PREDICTED_HASH, "predicted deviations and entropies", field)
-    space = decode_space(message.dimensions, message.angles_in_joint, field)
+    space = decode_space(
+        message.dimensions, message.angles_in_joint, field, assumed=message.assumed
+    )
     name = OVERFLOW if message.overflow else checked_slice_name(message.name, field)
     panes = _panes(message.panes, windows, field, _decode_predicted_pane)
     return PredictedSliceState(name, space, message.overflow, panes)

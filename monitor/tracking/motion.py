@@ -113,7 +113,6 @@ class MotionModel:
     transition     (S, S) F for one second
     diffusion      (S, S) Q for one second
     initial_speed  (V,) standard deviation of a velocity that is not yet known
-    missing        (K,) variance of a detection whose covariance is missing
     """
 
     space: Space
@@ -121,7 +120,6 @@ class MotionModel:
     transition: FloatArray
     diffusion: FloatArray
     initial_speed: FloatArray
-    missing: FloatArray
 
     @property
     def k(self) -> int:
@@ -207,9 +205,14 @@ def motion_model(space: Space, settings: TrackerSettings) -> MotionModel:
         initial_speed=np.array(
             [_chosen(own[i].initial_speed, settings.initial_speed) for i in moving.tolist()]
         ),
-        missing=np.array(
-            [_chosen(noise.missing_deviation, settings.missing_deviation) ** 2 for noise in own]
-        ),
+    )
+
+
+def missing_variances(space: Space, settings: TrackerSettings) -> FloatArray:
+    """Returns the variances of a detection that comes without a covariance, (K,)."""
+    own = (settings.dimensions.get(name, DimensionNoise()) for name in space.names)
+    return np.array(
+        [_chosen(noise.missing_deviation, settings.missing_deviation) ** 2 for noise in own]
     )
 
 

@@ -54,7 +54,7 @@ class Sightings:
 
     stamp_ns     capture time
     mean         (n, K)
-    covariance   (n, K, K) as forwarded; of no meaning where missing (n,)
+    covariance   (n, K, K) as forwarded
     class_index  (n,)
     row          (n,) position in the frame
     number       (n,) never the same for two detections of a stream; 0 is not used
@@ -65,7 +65,6 @@ class Sightings:
     stamp_ns: int
     mean: FloatArray
     covariance: FloatArray
-    missing: BoolArray
     class_index: IntArray
     row: IntArray
     number: IdArray
@@ -191,8 +190,8 @@ def new_tracker(model: TrackerModel) -> TrackerState:
 def no_tracks(model: MotionModel) -> Tracks:
     """Makes an empty set of tracks."""
     none, noise = np.zeros(0, np.int64), np.zeros((0, model.k, model.k))
-    missing, number = none.astype(bool), none.astype(np.uint64)
-    nothing = Sightings(0, np.zeros((0, model.k)), noise, missing, none, none, number)
+    number = none.astype(np.uint64)
+    nothing = Sightings(0, np.zeros((0, model.k)), noise, none, none, number)
     return born(model, nothing, noise, none, confirmed=False)
 
 
@@ -294,9 +293,6 @@ def _noise(model: TrackerModel, innovations: InnovationSums, seen: Sightings) ->
     if settings.measurement_noise is MeasurementNoise.UNIT:
         return np.broadcast_to(np.eye(k), (seen.n, k, k))
     noise = seen.covariance
-    if seen.missing.any():
-        noise = noise.copy()
-        noise[seen.missing] = np.diag(model.motion.missing)
     if settings.inflate_for_correlation:
         noise = noise * innovations.inflation[seen.class_index][:, None, None]
     return noise

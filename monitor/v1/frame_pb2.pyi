@@ -56,6 +56,7 @@ class Reason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     REASON_OVERLOAD: _ClassVar[Reason]
     REASON_COORDINATE_FRAME: _ClassVar[Reason]
     REASON_TRUTH_STAMP: _ClassVar[Reason]
+    REASON_COVARIANCE_ESTIMATED: _ClassVar[Reason]
 
 class Output(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -63,6 +64,7 @@ class Output(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OUTPUT_GAUSSIAN: _ClassVar[Output]
     OUTPUT_MOMENTS: _ClassVar[Output]
     OUTPUT_SURROGATE: _ClassVar[Output]
+    OUTPUT_ESTIMATED: _ClassVar[Output]
 
 class RejectedBy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -118,10 +120,12 @@ REASON_STALE: Reason
 REASON_OVERLOAD: Reason
 REASON_COORDINATE_FRAME: Reason
 REASON_TRUTH_STAMP: Reason
+REASON_COVARIANCE_ESTIMATED: Reason
 OUTPUT_UNSPECIFIED: Output
 OUTPUT_GAUSSIAN: Output
 OUTPUT_MOMENTS: Output
 OUTPUT_SURROGATE: Output
+OUTPUT_ESTIMATED: Output
 REJECTED_BY_UNSPECIFIED: RejectedBy
 REJECTED_BY_ENTROPY: RejectedBy
 REJECTED_BY_DEVIATION: RejectedBy

@@ -8,12 +8,14 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class KeptSlice(_message.Message):
-    __slots__ = ("name", "overflow")
+    __slots__ = ("name", "overflow", "assumed")
     NAME_FIELD_NUMBER: _ClassVar[int]
     OVERFLOW_FIELD_NUMBER: _ClassVar[int]
+    ASSUMED_FIELD_NUMBER: _ClassVar[int]
     name: str
     overflow: bool
-    def __init__(self, name: _Optional[str] = ..., overflow: bool = ...) -> None: ...
+    assumed: bool
+    def __init__(self, name: _Optional[str] = ..., overflow: bool = ..., assumed: bool = ...) -> None: ...
 
 class KeptTracks(_message.Message):
     __slots__ = ("id", "known")
@@ -24,14 +26,16 @@ class KeptTracks(_message.Message):
     def __init__(self, id: _Optional[bytes] = ..., known: _Optional[bytes] = ...) -> None: ...
 
 class KeptEstimates(_message.Message):
-    __slots__ = ("mean", "packed", "diagonal")
+    __slots__ = ("mean", "packed", "diagonal", "score")
     MEAN_FIELD_NUMBER: _ClassVar[int]
     PACKED_FIELD_NUMBER: _ClassVar[int]
     DIAGONAL_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FIELD_NUMBER: _ClassVar[int]
     mean: bytes
     packed: bytes
     diagonal: bytes
-    def __init__(self, mean: _Optional[bytes] = ..., packed: _Optional[bytes] = ..., diagonal: _Optional[bytes] = ...) -> None: ...
+    score: bytes
+    def __init__(self, mean: _Optional[bytes] = ..., packed: _Optional[bytes] = ..., diagonal: _Optional[bytes] = ..., score: _Optional[bytes] = ...) -> None: ...
 
 class KeptOpinions(_message.Message):
     __slots__ = ("slice", "rows", "values", "opinions", "made")

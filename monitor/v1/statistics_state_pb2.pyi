@@ -99,18 +99,20 @@ class PaneState(_message.Message):
     def __init__(self, level: _Optional[int] = ..., number: _Optional[int] = ..., raw: _Optional[_Union[StageState, _Mapping]] = ..., recalibrated: _Optional[_Union[StageState, _Mapping]] = ...) -> None: ...
 
 class SliceState(_message.Message):
-    __slots__ = ("name", "overflow", "dimensions", "angles_in_joint", "panes")
+    __slots__ = ("name", "overflow", "dimensions", "angles_in_joint", "assumed", "panes")
     NAME_FIELD_NUMBER: _ClassVar[int]
     OVERFLOW_FIELD_NUMBER: _ClassVar[int]
     DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
     ANGLES_IN_JOINT_FIELD_NUMBER: _ClassVar[int]
+    ASSUMED_FIELD_NUMBER: _ClassVar[int]
     PANES_FIELD_NUMBER: _ClassVar[int]
     name: str
     overflow: bool
     dimensions: _containers.RepeatedCompositeFieldContainer[_frame_pb2.Dimension]
     angles_in_joint: bool
+    assumed: bool
     panes: _containers.RepeatedCompositeFieldContainer[PaneState]
-    def __init__(self, name: _Optional[str] = ..., overflow: bool = ..., dimensions: _Optional[_Iterable[_Union[_frame_pb2.Dimension, _Mapping]]] = ..., angles_in_joint: bool = ..., panes: _Optional[_Iterable[_Union[PaneState, _Mapping]]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., overflow: bool = ..., dimensions: _Optional[_Iterable[_Union[_frame_pb2.Dimension, _Mapping]]] = ..., angles_in_joint: bool = ..., assumed: bool = ..., panes: _Optional[_Iterable[_Union[PaneState, _Mapping]]] = ...) -> None: ...
 
 class ClassChange(_message.Message):
     __slots__ = ("tables", "companions", "moments")
@@ -171,20 +173,22 @@ class PredictedPaneState(_message.Message):
     def __init__(self, level: _Optional[int] = ..., number: _Optional[int] = ..., n: _Optional[int] = ..., deviations: _Optional[_Union[SparseSums, _Mapping]] = ..., entropies: _Optional[_Union[SparseSums, _Mapping]] = ..., companions: _Optional[_Union[ExactSums, _Mapping]] = ...) -> None: ...
 
 class PredictedSliceState(_message.Message):
-    __slots__ = ("name", "overflow", "dimensions", "angles_in_joint", "bin_hash", "panes")
+    __slots__ = ("name", "overflow", "dimensions", "angles_in_joint", "assumed", "bin_hash", "panes")
     NAME_FIELD_NUMBER: _ClassVar[int]
     OVERFLOW_FIELD_NUMBER: _ClassVar[int]
     DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
     ANGLES_IN_JOINT_FIELD_NUMBER: _ClassVar[int]
+    ASSUMED_FIELD_NUMBER: _ClassVar[int]
     BIN_HASH_FIELD_NUMBER: _ClassVar[int]
     PANES_FIELD_NUMBER: _ClassVar[int]
     name: str
     overflow: bool
     dimensions: _containers.RepeatedCompositeFieldContainer[_frame_pb2.Dimension]
     angles_in_joint: bool
+    assumed: bool
     bin_hash: str
     panes: _containers.RepeatedCompositeFieldContainer[PredictedPaneState]
-    def __init__(self, name: _Optional[str] = ..., overflow: bool = ..., dimensions: _Optional[_Iterable[_Union[_frame_pb2.Dimension, _Mapping]]] = ..., angles_in_joint: bool = ..., bin_hash: _Optional[str] = ..., panes: _Optional[_Iterable[_Union[PredictedPaneState, _Mapping]]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., overflow: bool = ..., dimensions: _Optional[_Iterable[_Union[_frame_pb2.Dimension, _Mapping]]] = ..., angles_in_joint: bool = ..., assumed: bool = ..., bin_hash: _Optional[str] = ..., panes: _Optional[_Iterable[_Union[PredictedPaneState, _Mapping]]] = ...) -> None: ...
 
 class Holding(_message.Message):
     __slots__ = ("vehicle", "epoch", "first", "last")
@@ -199,11 +203,12 @@ class Holding(_message.Message):
     def __init__(self, vehicle: _Optional[str] = ..., epoch: _Optional[str] = ..., first: _Optional[_Iterable[int]] = ..., last: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class VehicleRow(_message.Message):
-    __slots__ = ("name", "overflow", "dimensions", "angles_in_joint", "vehicles", "raw", "change")
+    __slots__ = ("name", "overflow", "dimensions", "angles_in_joint", "assumed", "vehicles", "raw", "change")
     NAME_FIELD_NUMBER: _ClassVar[int]
     OVERFLOW_FIELD_NUMBER: _ClassVar[int]
     DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
     ANGLES_IN_JOINT_FIELD_NUMBER: _ClassVar[int]
+    ASSUMED_FIELD_NUMBER: _ClassVar[int]
     VEHICLES_FIELD_NUMBER: _ClassVar[int]
     RAW_FIELD_NUMBER: _ClassVar[int]
     CHANGE_FIELD_NUMBER: _ClassVar[int]
@@ -211,17 +216,19 @@ class VehicleRow(_message.Message):
     overflow: bool
     dimensions: _containers.RepeatedCompositeFieldContainer[_frame_pb2.Dimension]
     angles_in_joint: bool
+    assumed: bool
     vehicles: _containers.RepeatedScalarFieldContainer[str]
     raw: ExactSums
     change: ExactSums
-    def __init__(self, name: _Optional[str] = ..., overflow: bool = ..., dimensions: _Optional[_Iterable[_Union[_frame_pb2.Dimension, _Mapping]]] = ..., angles_in_joint: bool = ..., vehicles: _Optional[_Iterable[str]] = ..., raw: _Optional[_Union[ExactSums, _Mapping]] = ..., change: _Optional[_Union[ExactSums, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., overflow: bool = ..., dimensions: _Optional[_Iterable[_Union[_frame_pb2.Dimension, _Mapping]]] = ..., angles_in_joint: bool = ..., assumed: bool = ..., vehicles: _Optional[_Iterable[str]] = ..., raw: _Optional[_Union[ExactSums, _Mapping]] = ..., change: _Optional[_Union[ExactSums, _Mapping]] = ...) -> None: ...
 
 class SampledSlice(_message.Message):
-    __slots__ = ("name", "overflow", "dimensions", "angles_in_joint", "most", "key", "revision", "value", "track")
+    __slots__ = ("name", "overflow", "dimensions", "angles_in_joint", "assumed", "most", "key", "revision", "value", "track")
     NAME_FIELD_NUMBER: _ClassVar[int]
     OVERFLOW_FIELD_NUMBER: _ClassVar[int]
     DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
     ANGLES_IN_JOINT_FIELD_NUMBER: _ClassVar[int]
+    ASSUMED_FIELD_NUMBER: _ClassVar[int]
     MOST_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
@@ -231,12 +238,13 @@ class SampledSlice(_message.Message):
     overflow: bool
     dimensions: _containers.RepeatedCompositeFieldContainer[_frame_pb2.Dimension]
     angles_in_joint: bool
+    assumed: bool
     most: int
     key: _containers.RepeatedScalarFieldContainer[int]
     revision: _containers.RepeatedScalarFieldContainer[int]
     value: _containers.RepeatedScalarFieldContainer[float]
     track: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, name: _Optional[str] = ..., overflow: bool = ..., dimensions: _Optional[_Iterable[_Union[_frame_pb2.Dimension, _Mapping]]] = ..., angles_in_joint: bool = ..., most: _Optional[int] = ..., key: _Optional[_Iterable[int]] = ..., revision: _Optional[_Iterable[int]] = ..., value: _Optional[_Iterable[float]] = ..., track: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., overflow: bool = ..., dimensions: _Optional[_Iterable[_Union[_frame_pb2.Dimension, _Mapping]]] = ..., angles_in_joint: bool = ..., assumed: bool = ..., most: _Optional[int] = ..., key: _Optional[_Iterable[int]] = ..., revision: _Optional[_Iterable[int]] = ..., value: _Optional[_Iterable[float]] = ..., track: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class StatisticsState(_message.Message):
     __slots__ = ("version", "bins", "windows", "clock_ns", "slices", "class_slices", "slicing", "progress", "predicted", "holds", "vehicles", "sample")

@@ -12,7 +12,13 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
-from monitor.frames.detections import PASSED_THROUGH, Estimates, IdArray, Reason
+from monitor.frames.detections import (
+    ACTED_ON,
+    PASSED_THROUGH,
+    Estimates,
+    IdArray,
+    Reason,
+)
 from monitor.frames.frame import FrameAnswer, Header, Refusal, ReportedTracks, TruthAnswer
 from monitor.frames.reasons import Notice
 from monitor.frames.space import Dimension, FloatArray, IntArray, packed_covariances
@@ -25,7 +31,7 @@ _TRACKS = 8  # the field number of the tracks in FrameResult
 _FRAME = 5  # the field number of the frame in UpdateRequest
 _RECALIBRATED, _PASSED_THROUGH = frame_pb2.STATUS_RECALIBRATED, frame_pb2.STATUS_PASSED_THROUGH
 _STATUS = np.full(max(Reason) + 1, frame_pb2.STATUS_REFUSED, np.uint8)
-_STATUS[Reason.NONE] = _RECALIBRATED
+_STATUS[[int(reason) for reason in ACTED_ON]] = _RECALIBRATED
 _STATUS[[int(reason) for reason in PASSED_THROUGH]] = _PASSED_THROUGH
 
 # Values (n, width), and how many of them each row has, (n,).
@@ -103,7 +109,7 @@ def _frame_result(answer: FrameAnswer | Refusal, message_index: int) -> tuple[by
         frame_id=received.frame_id,
         stamp_ns=received.stamp_ns,
         message_index=message_index,
-        status=_RECALIBRATED if reason is Reason.NONE else _PASSED_THROUGH,
+        status=_RECALIBRATED if reason in ACTED_ON else _PASSED_THROUGH,
         reason=_wire_reason(reason),
         recalibrator_versions=answer.versions,
         notices=map(_notice, answer.notices),
@@ -119,10 +125,11 @@ def _frame_result(answer: FrameAnswer | Refusal, message_index: int) -> tuple[by
 
 
 def _reason_of_frame(reason: npt.NDArray[np.uint8]) -> Reason:
-    """Returns the reason most of the detections share, (N,); NONE if any was recalibrated."""
-    counts = np.bincount(reason, minlength=1)
-    if counts.size == 1 or counts[Reason.NONE]:
-        return Reason.NONE
+    """Returns the reason most of the detections share, (N,); one of ACTED_ON if any has it."""
+    counts = np.bincount(reason, minlength=max(Reason) + 1)
+    for recalibrated in (Reason.NONE, Reason.COVARIANCE_ESTIMATED):
+        if counts[recalibrated] or not reason.size:
+            return recalibrated
     return Reason(int(counts.argmax()))
 
 

@@ -20,8 +20,13 @@ from tests.piped import BAD, HEADER, MISSING, SELECTIONS, XYZ, opened, outgoing,
 from tests.piped_classes import CLASSES, recalibrating, rejection
 from tests.received import Sent, frame
 
-GAUSSIAN, MOMENTS, SURROGATE = 1, 2, 3
-NUMBER = {Output.GAUSSIAN: GAUSSIAN, Output.MOMENTS: MOMENTS, Output.SURROGATE: SURROGATE}
+GAUSSIAN, MOMENTS, SURROGATE, ESTIMATED = 1, 2, 3, 4
+NUMBER = {
+    Output.GAUSSIAN: GAUSSIAN,
+    Output.MOMENTS: MOMENTS,
+    Output.SURROGATE: SURROGATE,
+    Output.ESTIMATED: ESTIMATED,
+}
 LEVELS = (0.05, 0.5, 0.975)
 ASKING = replace(HEADER, quantile_levels=LEVELS)
 

@@ -187,20 +187,23 @@ def test_what_is_answered_and_counted_is_in_the_sums_and_nothing_else():
     pipeline.process(stream, frame(rows, 2, SECOND))
     pipeline.overload.shedding = False
     reported(pipeline, labels([Label(1, (1.0, 2.0, 3.0))], 1))
-    assert counted(pipeline) == 4
+    assert counted(pipeline) == 6
     # A recalibrator changes nothing of it, and neither does a label.
-    (total,) = (one for one in finished(pipeline.live.predicted_readings()) if one.slice == "total")
+    readings = {one.slice: one for one in finished(pipeline.live.predicted_readings())}
+    total = readings["total"]
     covariance = [row.covariance for row in rows[:2]]
     full = [np.array(one).reshape(3, 3) for one in covariance]
     wanted = np.mean([np.linalg.det(one) ** (1 / 6) for one in full])
     assert total.deviation_mean == pytest.approx(wanted, rel=1e-9)
     assert (total.classified, total.opinions) == (0, 0)
     assert math.isnan(total.entropy_mean)
+    # A covariance that is assumed is apart.
+    assert readings["total, no covariance"].deviation_mean == 1.0
 
 
 def counted(pipeline: Pipeline) -> int:
     read = finished(pipeline.live.predicted_in_steps())
-    return sum(statistics.n for name, statistics in read if name != "total")
+    return sum(statistics.n for name, statistics in read if not name.startswith("total"))
 
 
 def test_the_sums_go_through_a_state_and_add_up_and_an_old_state_has_none():

@@ -224,7 +224,7 @@ def test_it_waits_for_its_job_at_a_low_priority_and_keeps_it_if_the_job_is_urgen
 
 def test_a_process_that_was_started_ahead_takes_the_next_job_and_ends_with_its_owner():
     async def ahead() -> None:
-        # Another test of this pytest process may have left a child, multiprocessing's tracker for one.
+        # Another test may have left a child, multiprocessing's tracker for one.
         others = set(children(os.getpid()))
         process = FitProcess()
         await process.prepare()

@@ -77,7 +77,7 @@ def pending_frame(
     slices, sound = np.zeros(batch.id.size, np.int64), np.ones(batch.id.size, bool)
     by = StreamSlices(table, header.space, stream, header.classes)
     stored = LedgerFrames(table, ClassSliceTable(False, 1), False).stored(
-        Stream(header, by, 9),
+        Stream(header, by, 9, np.ones(k)),
         ReceivedFrame(number, stamp_ns, received),
         examined,
         Recalibrated(IDENTITY, sent, slices, (), made, sound, True, Reason.NONE),
@@ -146,7 +146,7 @@ def test_a_frame_is_kept_with_its_numbers_and_the_ids_of_what_cannot_be_compared
     stored = frame.stored
     assert (frame.key, frame.space) == (("t", 7), header_of().space)
     assert (stored.stamp_ns, stored.frame_id, stored.source, stored.epoch) == (None, 7, 9, 3)
-    assert (stored.received, stored.n, stored.bare) == (4, 2, 2)
+    assert (stored.received, stored.n, stored.bare) == (4, 2, 0)
     assert stored.unusable.tolist() == [2, 8]
     assert frame.nbytes == FRAME_OVERHEAD + 2 * (OWN + DIAGONAL) + 2 * 8
 

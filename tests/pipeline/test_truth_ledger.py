@@ -22,7 +22,7 @@ from monitor.statistics.state import observe
 from tests import laws, ledger_oracle, piped
 from tests.journals import ListJournal
 from tests.ledger_oracle import HEADERS, Came, Drop, Message, Named, any_frames, messages, tell
-from tests.piped import BY_SLICE, CLASSES, DOUBLE, account_of, fateless, opened, pipeline_of
+from tests.piped import BY_SLICE, DOUBLE, account_of, fateless, opened, pipeline_of
 from tests.states import assert_same_state
 
 PARTITION_S = 6
@@ -138,13 +138,13 @@ class World:
         expected: Counter[str] = Counter()
         for came in self.oracle.unnamed:
             for i in range(came.n):
-                expected[f"predicted {CLASSES[i % 4]}"] += 1
-                expected[f"labelled {CLASSES[i % 4]}"] += i < came.inline
+                expected[f"predicted {came.slice(i)}"] += 1
+                expected[f"labelled {came.slice(i)}"] += i < came.inline
         for book in self.oracle.books:
             for i in range(book.came.n):
-                expected[f"predicted {CLASSES[i % 4]}"] += 1
+                expected[f"predicted {book.came.slice(i)}"] += 1
                 fate = (book.settled or book.fate).get(i, "waiting")
-                expected[f"labelled {CLASSES[i % 4]}"] += fate != "waiting"
+                expected[f"labelled {book.came.slice(i)}"] += fate != "waiting"
             expected.update(book.near)
         shares, found = self.pipeline.ledger.fates.shares, Counter[str]()
         for index, entry in enumerate(self.pipeline.slices.slices):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from monitor.frames.detections import Estimates, Limits, examine
-from monitor.frames.frame import StoredFrame, TrackIds, stored_estimates
+from monitor.frames.frame import SliceKey, StoredFrame, TrackIds, stored_estimates
 from monitor.matching.objects import INLINE, LabelRecord
 from monitor.pipeline.pending import PendingFrame
 from monitor.pipeline.truth import rows_with_truth, tracks_told
@@ -13,6 +13,7 @@ from tests.received import detections
 
 ROWS = np.array([0, 2, 3])
 SLICES = np.array([1, 0, 1, 1])
+KEYS = SliceKey("car"), SliceKey("bus")
 TRACKS = TrackIds(np.array([7, 8, 9, 7], np.uint64), np.array([True, True, False, True]))
 BATCH = examine(detections([sent(i, truth=True) for i in range(4)]), XYZ, 4, Limits()).batch
 
@@ -26,11 +27,12 @@ def rows_of(*, recalibrated: bool = False, rows=ROWS, stamp: int | None = 5):
     if recalibrated:
         made = DOUBLE.apply(sent, SLICES, [("car",), ("bus",)])
     stored = StoredFrame(
-        *(HEADER, 1, 5, 4, BATCH.id, BATCH.class_index, (), SLICES.astype(np.uint16)),
+        *(HEADER, 1, 5, 4, BATCH.id, BATCH.class_index, KEYS, SLICES.astype(np.uint16)),
         *(stored_estimates(sent), stored_estimates(made) if recalibrated else None, None),
         *(BATCH.id[:0], TRACKS, 3),
     )
-    return rows_with_truth(PendingFrame(stored, SLICES), record)
+    (found,) = rows_with_truth(PendingFrame(stored, SLICES), record)
+    return found
 
 
 @pytest.mark.parametrize("recalibrated", [False, True])

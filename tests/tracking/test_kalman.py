@@ -22,6 +22,7 @@ from monitor.tracking.motion import (
     InnovationSums,
     TrackerSettings,
     innovation_sums,
+    missing_variances,
     motion_model,
     no_innovations,
     update,
@@ -138,13 +139,14 @@ def test_single_dimensions_may_differ():
         "initial_speed": 5.0,
         "missing_deviation": 2.0,
     }
-    model = motion_model(BOX, TrackerSettings(**general, walk_density=0.02, dimensions=own))
+    settings = TrackerSettings(**general, walk_density=0.02, dimensions=own)
+    model = motion_model(BOX, settings)
     _, q = model.step(0.1)
     expected = Q_continuous_white_noise(2, 0.1, 7.0)
     np.testing.assert_allclose(q[np.ix_([1, 8], [1, 8])], expected, rtol=1e-12)
     assert np.diagonal(q)[[7, 3, 4, 5, 6]] == pytest.approx([0.3, 0.002, 0.002, 0.002, 0.025])
     assert model.initial_speed.tolist() == [5.0, 2.0, 5.0]
-    assert model.missing.tolist() == [4.0] * 6 + [0.25]
+    assert missing_variances(BOX, settings).tolist() == [4.0] * 6 + [0.25]
 
 
 # ---- sums of the innovations

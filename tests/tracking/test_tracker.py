@@ -10,7 +10,6 @@ from monitor.frames.space import DimensionKind
 from monitor.tracking.motion import Association, MeasurementNoise
 from tests.laws import assert_same
 from tests.tracking.scenes import (
-    BOX,
     SPACES,
     XY,
     XYZ,
@@ -111,17 +110,6 @@ def test_no_track_outlives_the_time_without_a_detection(detections):
 
 
 # Noise
-
-
-def test_a_missing_covariance_is_the_configured_one():
-    random = np.random.default_rng(0)
-    spots, noise = 20.0 * random.normal(size=(3, BOX.k)), covariances(random, 3, BOX.k)
-    noise[1] = 0.25 * np.eye(BOX.k)
-    broken = np.where(np.array([False, True, False])[:, None, None], np.nan, noise)
-    model = model_of(BOX, missing_deviation=0.5)
-    told = run(model, frames(*[spots] * 3, covariance=noise))
-    bare = run(model, frames(*[spots] * 3, covariance=broken, missing=[False, True, False]))
-    assert_same(bare[-1], told[-1])
 
 
 def test_unit_noise_is_the_identity_whatever_the_detector_says():
@@ -230,8 +218,6 @@ def absurd_drive(seed, space, objects, fragments, deviations, told, frames=12):
         for i, dimension in enumerate(space.dimensions):
             if dimension.kind is not DimensionKind.LENGTH:
                 mean[:, i] += np.pi * (random.random(here.size) < 0.3)
-        absent = random.random(here.size) < 0.1
-        noise[absent] = np.nan
         turn = random.normal(size=4)
         pose = Pose(random.uniform(-1e4, 1e4, 3), turn / np.linalg.norm(turn))
         twist = Twist(random.normal(0, 10, 3), random.normal(0, 1, 3))
@@ -243,7 +229,6 @@ def absurd_drive(seed, space, objects, fragments, deviations, told, frames=12):
                 covariance=noise,
                 stamp_ns=stamp,
                 kind=random.integers(0, 2, here.size),
-                missing=absent,
                 score=np.where(random.random(here.size) < 0.5, np.nan, random.random(here.size)),
                 upstream=[int(i) if random.random() < told else None for i in here],
                 ego=(None, EgoMotion(pose), EgoMotion(None, twist))[random.integers(0, 3)],

@@ -88,7 +88,6 @@ class TrackingRecord:
                 stamp_ns=frame.stamp_ns,
                 mean=frame.mean,
                 covariance=frame.covariance,
-                missing=np.zeros(n, bool),
                 class_index=frame.classes,
                 row=np.arange(n),
                 number=np.arange(1, n + 1, dtype=np.uint64) + np.uint64(self._numbered),

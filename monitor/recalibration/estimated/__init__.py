@@ -1,0 +1,1 @@
+"""Covariances that are estimated for detections, whatever covariance they came with."""

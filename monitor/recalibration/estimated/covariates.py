@@ -1,0 +1,339 @@
+"""What the errors of a detection depend on, read off its mean and its score, and the axes in which
+they are described.
+
+A detector without covariances still tells range, score, size and heading. Covariates are functions
+of these; dimensions are known by their names when a fit is made, and by their places after it.
+Nothing here reads a covariance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated
+
+import numpy as np
+from annotated_types import Interval, Len
+
+from monitor.frames.detections import Estimates
+from monitor.frames.marks import Count
+from monitor.frames.space import DimensionKind, FloatArray, Space
+from monitor.recalibration.fit_rows import FitRows, numbered_objects
+from monitor.recalibration.recalibrator import Documented, InvalidRecalibrator, UnfitData
+
+# Names of dimensions, and units in which x and y are no position in space.
+POSITION = ("x", "y")
+SIZES = ("l", "w", "h", "length", "width", "height")
+HEADINGS = ("yaw", "heading")
+PIXELS = ("px", "pixel", "pixels")
+
+# Nothing is nearer or smaller, for its logarithm.
+_LEAST = 1e-9
+
+# A covariate that spreads by less does not vary.
+_CONSTANT = 1e-6
+
+# Log variances: of deviations from 1e-12 to 1e12.
+LARGEST_LOG = 2 * 12 * float(np.log(10.0))
+LogVariance = Annotated[float, Interval(ge=-LARGEST_LOG, le=LARGEST_LOG)]
+
+# Log of how much larger one variance of the pair is than the other, at most: turned beyond it,
+# rounding would hide the smaller one.
+_MOST_UNEQUAL = 18.0
+
+# By how much correlations are drawn to none when they are served: no rounding makes them singular.
+_DRAWN = 1e-6
+
+Correlation = Annotated[float, Interval(ge=-1.0, le=1.0)]
+Correlations = Annotated[tuple[tuple[Correlation, ...], ...], Len(1)]
+
+
+class Axes(StrEnum):
+    """Directions in which errors of x and y are described."""
+
+    PLAIN = "plain"  # as the means are sent
+    SENSOR = "sensor"  # radial and lateral, as seen from the sensor, which is at the origin
+    OBJECT = "object"  # longitudinal and lateral, by the heading
+
+
+@dataclass(frozen=True, slots=True)
+class Layout(Documented):
+    """Places of what errors depend on, among the dimensions of a mean.
+
+    position  of x and y, as seen from the sensor; or none
+    size      of length, width, height, those that there are
+    heading   of the angle, 0 along x and growing towards y; None without one
+    axes      of the errors of x and y
+    """
+
+    position: Annotated[tuple[Count, ...], Len(0, 2)] = ()
+    size: tuple[Count, ...] = ()
+    heading: Count | None = None
+    axes: Axes = Axes.PLAIN
+
+    def __post_init__(self) -> None:
+        if len(set(self.position)) == 1:
+            raise InvalidRecalibrator(
+                f"'position' is {list(self.position)}: it must hold two places or none"
+            )
+        missing = _missing(self)
+        if missing:
+            raise InvalidRecalibrator(f"'axes' is '{self.axes}': it needs '{missing}'")
+
+    @classmethod
+    def of(cls, space: Space, axes: Axes | None, *, best: Axes = Axes.SENSOR) -> Layout:
+        """Finds the places by the names of the dimensions.
+
+        axes    None: the best that can be made
+        best    those of the object or of the sensor
+        raises  UnfitData where the axes asked for need a dimension that is not there
+        """
+        names = space.names
+        metric = not any(one.unit in PIXELS for one in space.dimensions if one.name in POSITION)
+        position = tuple(names.index(name) for name in POSITION if name in names)
+        if len(position) < 2 or not metric:
+            position = ()
+        angles = (
+            i
+            for i, one in enumerate(space.dimensions)
+            if one.name in HEADINGS and one.kind is not DimensionKind.LENGTH
+        )
+        size = tuple(i for i, name in enumerate(names) if name in SIZES)
+        heading = next(angles, None)
+        found = cls(position, size, heading)
+        if axes is None:
+            possible = (one for one in (best, Axes.SENSOR) if not _missing(found, one))
+            axes = next(possible, Axes.PLAIN)
+        missing = _missing(found, axes)
+        if missing:
+            needs = {
+                "position": "x and y in metres, as seen from the sensor",
+                "heading": f"a heading, an angle that is called {' or '.join(HEADINGS)}",
+            }
+            raise UnfitData(
+                f"axes '{axes}' need {needs[missing]}, and the dimensions are {', '.join(names)}: "
+                f"fit with axes '{Axes.PLAIN}', or send the {missing} too."
+            )
+        return cls(position, size, heading, axes)
+
+    def check_within(self, k: int) -> None:
+        """Raises InvalidRecalibrator unless it is of k dimensions."""
+        heading = () if self.heading is None else (self.heading,)
+        farthest = max((*self.position, *self.size, *heading), default=0)
+        if farthest >= k:
+            raise InvalidRecalibrator(f"a place is {farthest}: it must be less than {k}")
+
+    @property
+    def turns(self) -> bool:
+        """Tells whether errors of x and y are described in axes of their own."""
+        return self.axes is not Axes.PLAIN
+
+    def direction(self, mean: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Cosine and sine of the first axis of each detection against x, both (n,)."""
+        if self.axes is Axes.OBJECT:
+            assert self.heading is not None
+            return np.cos(mean[:, self.heading]), np.sin(mean[:, self.heading])
+        _, cosine, sine = self.bearing(mean)
+        return cosine, sine
+
+    def bearing(self, mean: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Range of each detection, and cosine and sine of its bearing, all (n,); of 0 is 1, 0."""
+        x, y = (mean[:, i] for i in self.position)
+        distance = np.sqrt(x * x + y * y)
+        somewhere = distance > 0
+        divisor = np.where(somewhere, distance, 1.0)
+        return distance, np.where(somewhere, x / divisor, 1.0), y / divisor
+
+    def turned(self, mean: FloatArray, error: FloatArray) -> FloatArray:
+        """Describes errors (n, K) in the axes; (K, n)."""
+        found = np.array(error.T, order="C")
+        if self.turns:
+            (cosine, sine), (i, j) = self.direction(mean), self.position
+            x, y = error[:, i], error[:, j]
+            found[i] = cosine * x + sine * y
+            found[j] = cosine * y - sine * x
+        return found
+
+    def covariances(
+        self, mean: FloatArray, log_variance: FloatArray, correlation: FloatArray
+    ) -> FloatArray:
+        """Makes covariances (n, K, K) of what is known of the errors in the axes.
+
+        With R by the angle of the first axis, Q Σ Qᵀ, where Q is R for x and y and 1 elsewhere.
+        All arithmetic is by element: a detection gives the same bits alone and among others.
+
+        log_variance  (K, n); may be changed
+        correlation   (n, K, K), or (K, K) for all, with a diagonal of 1 and symmetric
+        """
+        if self.turns:
+            i, j = self.position
+            np.maximum(log_variance[i], log_variance[j] - _MOST_UNEQUAL, out=log_variance[i])
+            np.maximum(log_variance[j], log_variance[i] - _MOST_UNEQUAL, out=log_variance[j])
+        deviation = np.exp(0.5 * log_variance).T
+        made: FloatArray = deviation[:, :, None] * deviation[:, None, :]
+        made *= correlation
+        if self.turns:
+            self._turn_back(made, *self.direction(mean))
+        return made
+
+    def _turn_back(self, made: FloatArray, cosine: FloatArray, sine: FloatArray) -> None:
+        i, j = self.position
+        along, across, both = made[:, i, i].copy(), made[:, j, j].copy(), made[:, i, j].copy()
+        first, second = made[:, i].copy(), made[:, j].copy()
+        c, s = cosine[:, None], sine[:, None]
+        made[:, i] = made[:, :, i] = c * first - s * second
+        made[:, j] = made[:, :, j] = s * first + c * second
+        cc, ss, cs = cosine * cosine, sine * sine, cosine * sine
+        made[:, i, i] = cc * along - 2 * cs * both + ss * across
+        made[:, j, j] = ss * along + 2 * cs * both + cc * across
+        made[:, i, j] = made[:, j, i] = cs * (along - across) + (cc - ss) * both
+
+
+def _missing(layout: Layout, axes: Axes | None = None) -> str:
+    """Names what the axes need and the layout has not; '' if it has all."""
+    axes = axes or layout.axes
+    if axes is not Axes.PLAIN and not layout.position:
+        return "position"
+    return "heading" if axes is Axes.OBJECT and layout.heading is None else ""
+
+
+def drawn_to_none(correlation: FloatArray) -> FloatArray:
+    """Returns correlations (…, K, K) a little smaller, so that no rounding makes them singular."""
+    step = np.arange(correlation.shape[-1])
+    drawn: FloatArray = correlation * (1.0 - _DRAWN)
+    drawn[..., step, step] = 1.0
+    return drawn
+
+
+def check_correlation(name: str, matrix: Sequence[Sequence[float]], k: int) -> None:
+    """Raises InvalidRecalibrator unless it is a k × k matrix of correlations."""
+    Documented.check_lengths(name, matrix, [k] * k, "dimensions")
+    array = np.array(matrix)
+    if not (array == array.T).all() or not (np.diagonal(array) == 1.0).all():
+        raise InvalidRecalibrator(f"'{name}' must be symmetric with a diagonal of 1: {matrix}")
+    if not np.linalg.eigvalsh(drawn_to_none(array))[0] > 0.1 * _DRAWN:
+        raise InvalidRecalibrator(f"'{name}' is not positive definite: {array.tolist()}")
+
+
+class CovariateKind(StrEnum):
+    """Functions of the mean and the score of a detection."""
+
+    LOG_RANGE = "log-range"
+    SCORE = "score"
+    LOG_SIZE = "log-size"  # of the geometric mean of the sizes
+    # Directions count twice: errors are alike ahead and astern. Aspect: heading − bearing.
+    COSINE_OF_ASPECT = "cosine-of-twice-aspect"
+    SINE_OF_ASPECT = "sine-of-twice-aspect"
+    COSINE_OF_BEARING = "cosine-of-twice-bearing"
+    SINE_OF_BEARING = "sine-of-twice-bearing"
+    COSINE_OF_HEADING = "cosine-of-twice-heading"
+    SINE_OF_HEADING = "sine-of-twice-heading"
+
+
+# Even where left and right change places, or odd.
+ODD = frozenset(
+    {
+        CovariateKind.SINE_OF_ASPECT,
+        CovariateKind.SINE_OF_BEARING,
+        CovariateKind.SINE_OF_HEADING,
+    }
+)
+
+_Number = Annotated[float, Interval(ge=-1e12, le=1e12)]
+
+
+@dataclass(frozen=True, slots=True)
+class Covariate(Documented):
+    """(g − centre) / scale of a value g that is clipped to the range of the fit first.
+
+    A score that was not sent is taken for the mean one.
+    """
+
+    kind: CovariateKind
+    low: _Number
+    high: _Number
+    centre: _Number
+    scale: Annotated[float, Interval(ge=1e-9, le=1e12)]
+
+    def __post_init__(self) -> None:
+        if not self.low <= self.high:
+            raise InvalidRecalibrator(f"'low' {self.low} and 'high' {self.high}: not in order")
+        if max(abs(self.low - self.centre), abs(self.high - self.centre)) > 1e6 * self.scale:
+            raise InvalidRecalibrator(f"'scale' is {self.scale}: too small for the range")
+
+    def of(self, value: FloatArray) -> FloatArray:
+        """(n,) of values of its kind."""
+        found = np.clip(value, self.low, self.high)
+        found -= self.centre
+        found /= self.scale
+        if self.kind is CovariateKind.SCORE:
+            found[np.isnan(found)] = 0.0
+        return found
+
+
+def values_of(layout: Layout, estimates: Estimates) -> dict[CovariateKind, FloatArray]:
+    """Computes what the means and scores tell, (n,) each; NaN where a score was not sent."""
+    kind, mean = CovariateKind, estimates.mean
+    found: dict[CovariateKind, FloatArray] = {}
+    if estimates.score is not None:
+        found[kind.SCORE] = estimates.score
+    if layout.size:
+        sizes = np.log(np.maximum(mean[:, layout.size[0]], _LEAST))
+        for place in layout.size[1:]:
+            sizes += np.log(np.maximum(mean[:, place], _LEAST))
+        found[kind.LOG_SIZE] = sizes / len(layout.size)
+    if not layout.position:
+        return found
+    distance, c, s = layout.bearing(mean)
+    found[kind.LOG_RANGE] = np.log(np.maximum(distance, _LEAST))
+    cosine, sine = c * c - s * s, 2 * s * c
+    if layout.axes is Axes.PLAIN:
+        found[kind.COSINE_OF_BEARING], found[kind.SINE_OF_BEARING] = cosine, sine
+    if layout.heading is not None:
+        twice = 2.0 * mean[:, layout.heading]
+        ahead, aside = np.cos(twice), np.sin(twice)
+        if layout.axes is Axes.PLAIN:
+            found[kind.COSINE_OF_HEADING], found[kind.SINE_OF_HEADING] = ahead, aside
+        found[kind.COSINE_OF_ASPECT] = ahead * cosine + aside * sine
+        found[kind.SINE_OF_ASPECT] = aside * cosine - ahead * sine
+    return found
+
+
+def covariates_of(layout: Layout, rows: FitRows) -> tuple[Covariate, ...]:
+    """Lists the covariates that vary over the rows, each track counted once."""
+    weight = by_track(rows)
+    values = values_of(layout, rows.estimates)
+    found = (_covariate(kind, value, weight) for kind, value in values.items())
+    return tuple(one for one in found if one is not None)
+
+
+def by_track(rows: FitRows) -> FloatArray:
+    """Weights of rows, (n,), the same for every track; their sum is 1."""
+    number, tracks = numbered_objects(rows.track)
+    weight: FloatArray = 1.0 / (np.bincount(number)[number] * tracks)
+    return weight
+
+
+def _covariate(kind: CovariateKind, value: FloatArray, weight: FloatArray) -> Covariate | None:
+    there = np.isfinite(value)
+    if not there.any():
+        return None
+    value, weight = value[there], weight[there] / weight[there].sum()
+    centre = float(weight @ value)
+    scale = float(np.sqrt(weight @ np.square(value - centre)))
+    low, high = float(value.min()), float(value.max())
+    if not scale > _CONSTANT * max(1.0, abs(centre)):
+        return None
+    if kind not in (CovariateKind.LOG_RANGE, CovariateKind.SCORE, CovariateKind.LOG_SIZE):
+        low, high, centre, scale = -1.0, 1.0, 0.0, 1.0
+    return Covariate(kind, low, high, centre, scale)
+
+
+def columns(
+    covariates: Sequence[Covariate], layout: Layout, estimates: Estimates
+) -> list[FloatArray]:
+    """Computes covariates of estimates, (n,) each; 0 where the estimates do not tell."""
+    values = values_of(layout, estimates)
+    nothing = np.zeros(estimates.mean.shape[0])
+    return [one.of(values[one.kind]) if one.kind in values else nothing for one in covariates]
