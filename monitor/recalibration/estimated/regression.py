@@ -305,7 +305,7 @@ def fit_covariance_regression(
         pair_terms = pair_terms_of(covariates) if before is None else before.pair_terms
         start = np.zeros(len(pair_terms)) if before is None else np.array(before.pair)
         u, against = design(pair_terms, values, rows.n), max(strength, UNCORRELATED)
-        two = z[list(layout.position)]
+        two = uncut(z[list(layout.position)], _ROBUST)
         two = two / np.sqrt(np.square(two).mean(axis=1))[:, None]
         pair = tuple(fit_correlation(two, u, against, start, fewest / rows.n).tolist())
     ends = np.array([log_variance.min(axis=1), log_variance.max(axis=1)])
