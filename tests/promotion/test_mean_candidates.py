@@ -18,6 +18,7 @@ from monitor.promotion.tracks import WholeTrack
 from monitor.recalibration.mean_correction import MeanCorrection
 from monitor.recalibration.recalibrator import Identity, Recalibrator
 from monitor.recalibration.scaling import VarianceScaling
+from monitor.store.documents import REGISTER_CODEC, RegisterState
 from tests.promotion.owned_registers import CAR, FITTED_NS, IDENTITY, Owner, scaled, settings, whats
 from tests.promotion.simulated_tracks import tracks
 
@@ -148,6 +149,14 @@ def test_what_is_scored_and_shown_is_behind_the_offset(rows):
     assert moved[0] == pytest.approx(np.square(0.3 / rows.sent.deviation[:, 0]).mean())
     assert moved[1:].tolist() == [0.0, 0.0]
     assert rows.change(made, MeanCorrection(OFFSET, IDENTITY))[1] == pytest.approx([4.0] * 3)
+
+
+def test_a_trial_of_it_comes_back_from_its_document():
+    owner = Owner()
+    fitted_on = halved(tracks(0, 30, begin_ns=FITTED_NS), 0.3)
+    owner.register.begin(CAR, MeanCorrection(OFFSET, scaled(4.0)), IDENTITY, fitted_on)
+    state = RegisterState("a", "b", trials=tuple(owner.register.on_trial.values()))
+    assert REGISTER_CODEC.read(REGISTER_CODEC.write(state)) == state
 
 
 def test_a_proven_offset_that_waits_is_superseded_by_another_one():
