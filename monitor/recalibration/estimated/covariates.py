@@ -300,17 +300,10 @@ def values_of(layout: Layout, estimates: Estimates) -> dict[CovariateKind, Float
     return found
 
 
-def covariates_of(
-    layout: Layout, rows: FitRows, wider: Sequence[Covariate] | None = None
-) -> tuple[Covariate, ...]:
-    """Lists the covariates that vary over the rows, each track counted once.
-
-    wider  covariates of a wider fit: those, on their scale, within the range of these rows
-    """
+def covariates_of(layout: Layout, rows: FitRows) -> tuple[Covariate, ...]:
+    """Lists the covariates that vary over the rows, each track counted once."""
     weight = by_track(rows)
     values = values_of(layout, rows.estimates)
-    if wider is not None:
-        return tuple(_within(one, values.get(one.kind)) for one in wider)
     found = (_covariate(kind, value, weight) for kind, value in values.items())
     return tuple(one for one in found if one is not None)
 
@@ -335,14 +328,6 @@ def _covariate(kind: CovariateKind, value: FloatArray, weight: FloatArray) -> Co
     if kind not in (CovariateKind.LOG_RANGE, CovariateKind.SCORE, CovariateKind.LOG_SIZE):
         low, high, centre, scale = -1.0, 1.0, 0.0, 1.0
     return Covariate(kind, low, high, centre, scale)
-
-
-def _within(wider: Covariate, value: FloatArray | None) -> Covariate:
-    there = np.zeros(0) if value is None else value[np.isfinite(value)]
-    if not there.size:
-        return wider
-    low, high = np.clip([there.min(), there.max()], wider.low, wider.high).tolist()
-    return Covariate(wider.kind, low, high, wider.centre, wider.scale)
 
 
 def columns(

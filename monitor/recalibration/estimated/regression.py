@@ -42,9 +42,11 @@ from monitor.recalibration.estimated.covariates import (
     drawn_to_none,
 )
 from monitor.recalibration.estimated.sizes import (
+    LEVEL_SHARE,
     UNCORRELATED,
+    correlation_of,
     counted,
-    drawn_correlation,
+    drawn,
     independent_rows,
     log_size,
     strength_of,
@@ -263,7 +265,7 @@ def fit_covariance_regression(
     before = None if prior is None else prior.previous
     layout = Layout.of(rows.space, axes) if before is None else before.layout
     error = layout.turned(rows.estimates.mean, rows.error)
-    covariates = covariates_of(layout, rows, None if before is None else before.covariates)
+    covariates = covariates_of(layout, rows) if before is None else before.covariates
     terms = terms_of(covariates) if before is None else before.terms
     values = columns(covariates, layout, rows.estimates)
     x, square = design(terms, values, rows.n), np.square(error)
@@ -279,14 +281,14 @@ def fit_covariance_regression(
     slopes = found @ x
     level = log_size(square * np.exp(-slopes), objective)
     if before is not None:
-        share = worth / (worth + strength)
+        share = worth / (worth + LEVEL_SHARE * strength)
         level = share * level + (1.0 - share) * (towards @ x - slopes).mean(axis=1)
     found[:, 0] += level
     log_variance = slopes + level[:, None]
     z = uncut(error * np.exp(-0.5 * log_variance), objective)
     fewest = float(worth.min())
-    known = None if before is None else np.array(before.correlation)
-    correlation = drawn_correlation(z, fewest, known, strength)
+    known = np.eye(rows.space.k) if before is None else np.array(before.correlation)
+    correlation = drawn(correlation_of(z), known, fewest, strength)
     pair: tuple[float, ...] = ()
     pair_terms: PairTerms = ()
     if layout.position:
@@ -296,9 +298,13 @@ def fit_covariance_regression(
         two = z[list(layout.position)]
         two = two / np.sqrt(np.square(two).mean(axis=1))[:, None]
         pair = tuple(fit_correlation(two, u, against, start, fewest / rows.n).tolist())
-    low, high = np.clip(
-        [log_variance.min(axis=1), log_variance.max(axis=1)], -LARGEST_LOG, LARGEST_LOG
-    ).tolist()
+    ends = np.array([log_variance.min(axis=1), log_variance.max(axis=1)])
+    if before is not None:
+        # The wider slice has seen more: as far as it goes, beyond the level of these rows.
+        beyond = level + (slopes - towards @ x).mean(axis=1)
+        wider = np.array([before.low, before.high]) + beyond
+        ends = np.array([np.minimum(ends[0], wider[0]), np.maximum(ends[1], wider[1])])
+    low, high = np.clip(ends, -LARGEST_LOG, LARGEST_LOG).tolist()
     return CovarianceRegression(
         rows.space.k,
         layout,
@@ -327,7 +333,7 @@ def fit_slopes(
     ridge    (P,) Λ, in rows
     towards  (K, P) β₀
     weight   (K,) w, what a row is worth
-    source   Harvey 1976, eq. 9; the winsorised squares are those of Huber 1981, section 5.2
+    source   Harvey 1976, for squares as they are
     """
     gram = x @ x.T
     found = towards.copy()

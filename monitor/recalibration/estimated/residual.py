@@ -35,13 +35,15 @@ from monitor.recalibration.estimated.covariates import (
     values_of,
 )
 from monitor.recalibration.estimated.sizes import (
-    drawn_correlation,
+    LEVEL_SHARE,
+    correlation_of,
+    drawn,
     independent_rows,
     log_size,
     strength_of,
     uncut,
 )
-from monitor.recalibration.fit_rows import FitRows, prepared
+from monitor.recalibration.fit_rows import FitRows, numbered_objects, prepared
 from monitor.recalibration.recalibrator import (
     InvalidRecalibrator,
     Output,
@@ -179,48 +181,46 @@ def fit_residual_covariance(
     axes    None: those of the object where there are position and heading, else of the sensor:
             cells do not know the heading
     prior   the fit of a wider slice, that the slice as a whole is drawn towards with its strength
-            in rows; its axes are taken over
+            in independent rows; its axes and its nodes are taken over
     raises  UnfitData without rows, where a dimension has no error, and where the axes need what
             is not there
     """
     rows = prepared(rows)
-    if prior is None:
-        layout = Layout.of(rows.space, axes, best=Axes.OBJECT)
-    else:
-        layout = prior.previous.layout
-    error = layout.turned(rows.estimates.mean, rows.error)
-    told = values_of(layout, rows.estimates)
-    weight = by_track(rows)
-    cells = max(rows.tracks // TRACKS_OF_A_CELL, 1)
-    nothing = np.full(rows.n, np.nan)
+    before = None if prior is None else prior.previous
+    layout = before.layout if before else Layout.of(rows.space, axes, best=Axes.OBJECT)
+    told, nothing = values_of(layout, rows.estimates), np.full(rows.n, np.nan)
     distance = told.get(CovariateKind.LOG_RANGE, nothing)
     score = told.get(CovariateKind.SCORE, nothing)
-    ranges, of_range = _cut(distance, weight, min(MOST_RANGES, cells))
-    scores, of_score = _cut(score, weight, min(MOST_SCORES, max(cells // len(ranges), 1)))
-    fit = _CellFit(error, rows.track, objective)
-    k, width = rows.space.k, len(scores) + 1
-    known, at_nodes = np.zeros((k, rows.n)), np.zeros((len(ranges) * width, k))
-    target, strength = None, 0.0
-    if prior is not None:
-        known, _ = prior.previous.described(rows.estimates)
-        nodes, of_nodes = prior.previous.described(_at_nodes(layout, ranges, scores))
-        at_nodes, target, strength = nodes.T, of_nodes.mean(axis=0), prior.strength
+    k, strength = rows.space.k, 0.0 if prior is None else prior.strength
+    error = layout.turned(rows.estimates.mean, rows.error)
+    if before is None:
+        weight, cells = by_track(rows), max(rows.tracks // TRACKS_OF_A_CELL, 1)
+        ranges, of_range = _cut(distance, weight, min(MOST_RANGES, cells))
+        scores, of_score = _cut(score, weight, min(MOST_SCORES, max(cells // len(ranges), 1)))
+        known = np.zeros((k, rows.n))
+        count = len(ranges) * (len(scores) + 1)
+        at_nodes, of_nodes = np.zeros((count, k)), np.repeat(np.eye(k)[None], count, axis=0)
+    else:
+        ranges, scores = before.ranges, before.scores
+        of_range, of_score = _nearest(ranges, distance), _nearest(scores, score)
+        known, _ = before.described(rows.estimates)
+        at_nodes, of_nodes = np.array(before.log_variance), np.array(before.correlation)
+    fit = _CellFit(error, rows.track, objective, strength)
     everywhere = np.ones(rows.n, bool)
-    whole = fit.level(known, everywhere, strength, rows.tracks)
-    of_whole = fit.correlation(known + whole[:, None], everywhere, target, strength)
-    log_variance, matrices = [], []
+    whole = fit.level(known, everywhere, LEVEL_SHARE, 0.0)
+    of_whole = fit.correlation(known + whole[:, None], everywhere)
+    log_variance: list[FloatArray] = []
+    matrices: list[FloatArray] = []
     for a in range(len(ranges)):
         in_range = of_range == a
-        by_range = whole + fit.level(known + whole[:, None], in_range, CELL_STRENGTH)
-        of_row = fit.correlation(known + by_range[:, None], in_range, of_whole)
-        for b in range(width):
-            level, matrix = by_range, of_row
-            if b < len(scores):
-                here = in_range & (of_score == b)
-                level = by_range + fit.level(known + by_range[:, None], here, CELL_STRENGTH)
-                matrix = fit.correlation(known + level[:, None], here, of_row)
-            log_variance.append(at_nodes[a * width + b] + level)
-            matrices.append(matrix)
+        by_range, of_row = fit.within(known, in_range, everywhere, whole)
+        for b in range(len(scores) + 1):
+            # The last is of all scores.
+            here = in_range & (of_score == b) if b < len(scores) else in_range
+            level, of_cell = fit.within(known, here, in_range, by_range)
+            log_variance.append(at_nodes[len(matrices)] + level)
+            matrix = of_whole.drawn_to(of_nodes[len(matrices)], strength)
+            matrices.append(of_cell.drawn_to(of_row.drawn_to(matrix)))
     return ResidualCovariance(
         k,
         layout,
@@ -233,47 +233,65 @@ def fit_residual_covariance(
 
 
 @dataclass(frozen=True, slots=True)
+class _Correlation:
+    """Correlations (K, K) of some rows, and how many independent ones they are of."""
+
+    matrix: FloatArray
+    worth: float
+
+    def drawn_to(self, towards: FloatArray, strength: float = 0.0) -> FloatArray:
+        """Draws them to those of wider rows, (K, K)."""
+        return drawn(self.matrix, towards, self.worth, strength) if self.worth else towards
+
+
+@dataclass(frozen=True, slots=True)
 class _CellFit:
-    """Errors (K, n) in the axes, their tracks, and what sizes satisfy."""
+    """Errors (K, n) in the axes and their tracks, the objective, and the strength of the prior."""
 
     error: FloatArray
     track: IntArray
     objective: Objective
+    strength: float
 
-    def level(
-        self, known: FloatArray, here: BoolArray, strength: float, tracks: int | None = None
-    ) -> FloatArray:
+    def within(
+        self, known: FloatArray, here: BoolArray, there: BoolArray, level: FloatArray
+    ) -> tuple[FloatArray, _Correlation]:
+        """Finds level (K,) and correlations of some rows among others whose level is known.
+
+        known  (K, n) log variances that levels are beyond
+        here   (n,) some of the rows `there`: where they are all of them, they say nothing new
+        """
+        if np.array_equal(here, there):
+            return level, _Correlation(np.eye(len(level)), 0.0)
+        own = level + self.level(known + level[:, None], here, 1.0, CELL_STRENGTH)
+        return own, self.correlation(known + own[:, None], here)
+
+    def level(self, known: FloatArray, here: BoolArray, share: float, least: float) -> FloatArray:
         """Log of the factor on known variances that some rows ask for, drawn to none; (K,).
 
-        known     (K, n)
-        here      (n,)
-        strength  independent rows that a factor of 1 counts for
-        tracks    that the strength has to outweigh; None: rows are counted alone
+        known  (K, n)
+        here   (n,)
+        share  of the strength of the prior, with which a factor of 1 counts
+        least  independent rows that it counts for at least
         """
         square = np.square(self.error[:, here]) * np.exp(-known[:, here])
         found = np.zeros(len(square))
         some = square.any(axis=1)
         if some.any():
-            worth = independent_rows(square[some], self.track[here])
-            if tracks is not None:
-                strength = strength_of(strength, worth, tracks)
-            found[some] = log_size(square[some], self.objective) * worth / (worth + strength)
+            track = self.track[here]
+            worth = independent_rows(square[some], track)
+            strength = strength_of(self.strength, worth, numbered_objects(track)[1])
+            own = worth / (worth + max(share * strength, least))
+            found[some] = own * log_size(square[some], self.objective)
         return found
 
-    def correlation(
-        self,
-        known: FloatArray,
-        here: BoolArray,
-        towards: FloatArray | None,
-        strength: float = 0.0,
-    ) -> FloatArray:
-        """(K, K) of some errors over their deviations, drawn towards a wider one, or to none."""
+    def correlation(self, known: FloatArray, here: BoolArray) -> _Correlation:
+        """Correlations of some errors; of none where a dimension has no error in them."""
         z = uncut(self.error[:, here] * np.exp(-0.5 * known[:, here]), self.objective)
-        some = z.any(axis=1)
-        if not some.all():
-            return np.eye(len(z)) if towards is None else towards
+        if not z.any(axis=1).all():
+            return _Correlation(np.eye(len(z)), 0.0)
         worth = float(independent_rows(np.square(z), self.track[here]).min())
-        return drawn_correlation(z, worth, towards, strength)
+        return _Correlation(correlation_of(z), worth)
 
 
 def _cut(value: FloatArray, weight: FloatArray, most: int) -> tuple[tuple[float, ...], IntArray]:
@@ -297,12 +315,10 @@ def _cut(value: FloatArray, weight: FloatArray, most: int) -> tuple[tuple[float,
     return nodes, part
 
 
-def _at_nodes(layout: Layout, ranges: Sequence[float], scores: Sequence[float]) -> Estimates:
-    """Estimates at every node, in the order of the table."""
-    k = max((*layout.position, 0)) + 1
-    n = len(ranges) * (len(scores) + 1)
-    mean = np.zeros((n, max(k, *(i + 1 for i in layout.size), (layout.heading or 0) + 1, 1)))
-    if layout.position:
-        mean[:, layout.position[0]] = np.repeat(np.exp(ranges), len(scores) + 1)
-    score = np.tile([*scores, np.nan], len(ranges))
-    return Estimates(mean, np.zeros((n, 1, 1)), np.zeros(n, bool), score)
+def _nearest(nodes: Sequence[float], value: FloatArray) -> IntArray:
+    """Finds the node that is nearest to each value, (n,); behind the last if not known."""
+    if len(nodes) == 1:
+        return np.zeros(value.size, np.int64)
+    places = np.array(nodes)
+    found = np.searchsorted(0.5 * (places[1:] + places[:-1]), value, side="right")
+    return np.where(np.isfinite(value), found, len(nodes))

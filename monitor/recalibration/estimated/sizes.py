@@ -23,6 +23,10 @@ MOST_OF_A_TRACK = 2.0
 # Rows that "no correlation" counts for, beside the number of dimensions.
 UNCORRELATED = 10.0
 
+# What a prior counts for in the level of the variances, of what it counts for in all else: classes
+# differ in how large their errors are by far more than in what these depend on.
+LEVEL_SHARE = 1 / 6
+
 # σ at which errors are cut where they correlate, unless the objective is the mean.
 _FURTHEST = 3.0
 
@@ -107,23 +111,26 @@ def uncut(z: FloatArray, objective: Objective) -> FloatArray:
     return z if objective is Objective.MEAN else np.clip(z, -_FURTHEST, _FURTHEST)
 
 
-def drawn_correlation(
-    z: FloatArray, worth: float, towards: FloatArray | None, strength: float
-) -> FloatArray:
-    """Correlations about zero of z (K, n), drawn to none or to those of a wider fit, (K, K).
-
-    R ← (n R + n₀ R₀) / (n + n₀): positive definite where R₀ is.
-
-    worth     n, independent rows
-    towards   R₀; None: no correlation
-    strength  n₀, if it is more than 10 + K
-    """
-    k = len(z)
+def correlation_of(z: FloatArray) -> FloatArray:
+    """Correlations about zero of errors over their deviations z (K, n); (K, K)."""
     moment = z @ z.T / z.shape[1]
     size = np.sqrt(np.maximum(np.diagonal(moment), 1e-300))
-    share = worth / (worth + max(strength, UNCORRELATED + k))
-    target = np.eye(k) if towards is None else towards
-    found = share * moment / (size[:, None] * size) + (1.0 - share) * target
-    drawn: FloatArray = np.clip(0.5 * (found + found.T), -1.0, 1.0)
-    np.fill_diagonal(drawn, 1.0)
-    return drawn
+    found: FloatArray = moment / (size[:, None] * size)
+    return found
+
+
+def drawn(
+    correlation: FloatArray, towards: FloatArray, worth: float, strength: float
+) -> FloatArray:
+    """Draws correlations (K, K) towards others: R ← (n R + n₀ R₀) / (n + n₀).
+
+    Positive definite where R₀ is.
+
+    worth     n, independent rows
+    strength  n₀, if it is more than 10 + K
+    """
+    share = worth / (worth + max(strength, UNCORRELATED + len(correlation)))
+    mixed = share * correlation + (1.0 - share) * towards
+    found: FloatArray = np.clip(0.5 * (mixed + mixed.T), -1.0, 1.0)
+    np.fill_diagonal(found, 1.0)
+    return found
