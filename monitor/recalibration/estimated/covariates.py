@@ -1,5 +1,5 @@
-"""Reads off the mean and the score of a detection what its errors depend on, and describes errors in
-the axes of the sensor or of the object.
+"""Reads off the mean and the score of a detection what its errors depend on, and describes errors
+in the axes of the sensor or of the object.
 
 A detector without covariances still tells range, score, size and heading. Covariates are functions
 of these; dimensions are known by their names when a fit is made, and by their places after it.
