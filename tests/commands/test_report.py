@@ -205,23 +205,27 @@ def test_nothing_is_claimed_and_nothing_called_wrong_where_sigma_is_assumed():
     )
     assert [one.kind for one in verdict([bare], [])] == ["note"]
     assert [one.id for one in indicators([bare], [])] == ["alarms/page"]
-    made = replace(bare, stages=bare.stages | {"recalibrated": sliced("Car", 0.5).last})
+    made = replace(bare, stages={**bare.stages, "recalibrated": sliced("Car", 0.5).last})
     assert {one.id for one in indicators([made], [])} > {"underconfidence/Car, no covariance"}
     (ticket,) = verdict([made], [])
     assert "Car, no covariance: underconfident" in ticket.sentence
 
 
 def test_covariances_that_were_sent_are_never_added_to_those_that_are_assumed():
-    pipeline, bare = pipeline_of(), (1, 3, 5)
-    rows = [replace(sent(i, truth=True, classes=1), **({"covariance": ()} if i in bare else {}))
-            for i in range(8)]  # fmt: skip
-    rows = [replace(row, class_index=row.id // 4) for row in rows]
+    pipeline = pipeline_of()
+    rows = [replace(sent(i, truth=True), class_index=i // 4) for i in range(8)]
+    for i in (1, 3, 5):
+        rows[i] = replace(rows[i], covariance=())
     pipeline.process(opened(pipeline), frame(rows, 1, SECOND))
     found = {one.name: one for one in slices_of(finished(pipeline.live.state_in_steps()))}
-    rows_of = {name: one.last.rows for name, one in found.items()}
-    assert (rows_of["car, no covariance"], rows_of["truck, no covariance"]) == (2, 1)
-    assert rows_of["total of x, y, z"] == 5
-    assert rows_of["total of x, y, z, no covariance"] == 3
+    assert {name: one.last.rows for name, one in found.items()} == {
+        "car": 2,
+        "truck": 3,
+        "car, no covariance": 2,
+        "truck, no covariance": 1,
+        "total of x, y, z": 5,
+        "total of x, y, z, no covariance": 3,
+    }
 
 
 def test_slices_of_one_name_in_two_spaces_are_told_apart():
