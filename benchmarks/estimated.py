@@ -44,8 +44,13 @@ ONE = "one covariance"
 Fit = Callable[[FitRows], Callable[[Estimates], FloatArray]]
 
 
-def drive(random: np.random.Generator, tracks: int) -> tuple[FitRows, FloatArray]:
-    """Simulates rows of tracks of 8 to 60 detections, and their true covariances (n, K, K)."""
+def drive(
+    random: np.random.Generator, tracks: int, tail: float = TAIL
+) -> tuple[FitRows, FloatArray]:
+    """Simulates rows of tracks of 8 to 60 detections, and their true covariances (n, K, K).
+
+    tail  degrees of freedom of Student-t errors; infinite: Gaussian
+    """
     length = random.integers(8, 61, tracks)
     track = np.repeat(np.arange(tracks), length)
     step = np.concatenate([np.arange(one) for one in length])
@@ -74,8 +79,9 @@ def drive(random: np.random.Generator, tracks: int) -> tuple[FitRows, FloatArray
     fresh = np.sqrt(1 - ALONG_A_TRACK**2)
     for row in np.flatnonzero(step):
         draw[row] = ALONG_A_TRACK * draw[row - 1] + fresh * draw[row]
-    # Of variance 1.
-    draw *= np.sqrt((TAIL - 2) / random.chisquare(TAIL, (n, 1)))
+    if np.isfinite(tail):
+        # Of variance 1.
+        draw *= np.sqrt((tail - 2) / random.chisquare(tail, (n, 1)))
     error = (root @ draw[:, :, None])[:, :, 0]
     ones = np.repeat(np.eye(7)[None], n, axis=0)
     sent = Estimates(mean, ones, np.ones(n, bool), score)

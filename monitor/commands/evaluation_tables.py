@@ -139,11 +139,11 @@ def _variances(evaluation: Evaluation) -> str:
 
 
 def _likelihood(evaluation: Evaluation) -> str:
-    heads = ("NLL", "pinball", "bias", "c_v", "sharpness", "σ factor", "MPIW")
+    heads = ("NLL", "pinball", "bias", "95 %: low", "high", "c_v", "sharpness", "σ factor", "MPIW")
     lines = [_line("errors", heads)]
     for name, found in evaluation.dimensions.items():
-        values = [found.nll, found.pinball, found.bias, found.c_v, found.sharpness]
-        values += [found.std_scaling, found.mpiw]
+        values = [found.nll, found.pinball, found.bias, *found.bias_interval]
+        values += [found.c_v, found.sharpness, found.std_scaling, found.mpiw]
         lines.append(_line(name, map(short, values)))
     lines.append(_line("joint", [short(evaluation.joint.nll)]))
     lowest, highest, mean = map(short, evaluation.joint.deviation)

@@ -268,6 +268,7 @@ def fit(
     label_gap: float | None = None,
     class_map: Pairs = None,
     fewest_tracks: float | None = None,
+    correct_mean: bool = False,
     proven_only: bool = False,
     held_out: bool = True,
     axes: str | None = None,
@@ -280,6 +281,7 @@ def fit(
     by        some of "class", "stream", "range", or the data's own names of the first two: a
               recalibrator for each slice
     fewest_tracks  tracks below which a slice of `by` leans on the wider one; None: 30
+    correct_mean   add the mean error to means first, where chance does not explain it
     proven_only    leave slices as the detector reports them unless the fit is worth it on tracks
                    that it has not seen
     held_out  whether it is judged; the rest as in evaluate
@@ -312,6 +314,7 @@ def fit(
     if fewest_tracks is not None and not 0 < fewest_tracks < math.inf:
         raise ValueError(f"fewest_tracks {fewest_tracks}: give a number above 0.")
     options.fewest_tracks, options.proven_only = fewest_tracks, proven_only
+    options.correct_mean = correct_mean or None
     options.file, options.no_held_out = _data(detections), not held_out
     with _in_terms_of_arguments() as notes:
         recording = fit_verb.read_to_fit(options, notes.append)

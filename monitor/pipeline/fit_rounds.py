@@ -31,8 +31,7 @@ from monitor.pipeline.learning import (
 from monitor.pipeline.promotions import SCHEDULE, Promotions
 from monitor.promotion.fits import CannotFit, FitFailed, NoTracksYet
 from monitor.promotion.records import FitSettings, PolicySettings, SliceFitted
-from monitor.recalibration.recalibrator import Output
-from monitor.recalibration.selection import CLASS_METHODS, METHODS, Chain
+from monitor.recalibration.selection import CLASS_METHODS, ESTIMATING, METHODS, Chain
 from monitor.store.documents import InvalidDocument, read_references
 
 log = logging.getLogger(__name__)
@@ -242,7 +241,9 @@ class FitRounds:
     async def _refit(self, alarm: Alarm) -> None:
         """Fits the slice of an alarm, once tracks of the fault have ended and while it stays."""
         pipeline = self.promotions.pipeline
-        learning, wanted = pipeline.learning, pipeline.learning.settings.fits.tracks
+        learning = pipeline.learning
+        chain = learning.chains().get(alarm.slice, (alarm.slice,))
+        wanted = learning.settings.fits.fewest(chain)
         with contained(pipeline.counters, log, "after a page, %s is not fitted", alarm.slice):
             while pipeline.drift.stays(alarm):
                 await asyncio.sleep(_REFITS_PERIOD)
@@ -284,4 +285,4 @@ def _is_for(method: str, chain: Chain) -> bool:
     """
     if method not in METHODS:
         return True
-    return (METHODS[method].output is Output.ESTIMATED) == (chain[-1] == NO_COVARIANCE)
+    return (method in ESTIMATING) == (chain[-1] == NO_COVARIANCE)

@@ -257,7 +257,7 @@ class LabelledTracks:
 
     def is_due(self) -> bool:
         """True if any slice needs a fit."""
-        return any(self._has_enough(slice) for slice, _ in self._wanting())
+        return any(self._has_enough(*entry) for entry in self._wanting())
 
     def may_be_due(self) -> bool:
         """True if any slice will need a fit, once it has tracks enough."""
@@ -265,10 +265,11 @@ class LabelledTracks:
 
     def due(self) -> list[TracksToFit]:
         """Returns the slices that need a fit."""
-        return [self._to_fit(*entry) for entry in self._wanting() if self._has_enough(entry[0])]
+        return [self._to_fit(*entry) for entry in self._wanting() if self._has_enough(*entry)]
 
-    def _has_enough(self, slice: int) -> bool:
-        return self.reservoir.new(slice) >= self.settings.fits.tracks
+    def _has_enough(self, slice: int, chain: Chain) -> bool:
+        fewest = min(self.settings.fits.fewest(chain), self.settings.tracks.most_tracks)
+        return self.reservoir.new(slice) >= fewest
 
     def _wanting(self) -> list[tuple[int, Chain]]:
         found = [entry for entry in self._kept() if self.register.wants_fit(entry[1])]
@@ -282,6 +283,11 @@ class LabelledTracks:
     def forget(self, chain: Chain, keep: int) -> None:
         """Forgets all tracks of a slice but the newest `keep`."""
         self.reservoir.keep_newest(self._slice(chain), keep)
+
+    def keep_since(self, chain: Chain, stamp_ns: int) -> None:
+        """Forgets all tracks of a slice that were over before an event time."""
+        tracks = self.reservoir.tracks(self._slice(chain))
+        self.forget(chain, sum(track.ended_ns >= stamp_ns for track in tracks))
 
     def count_from(self, chain: Chain, until: Mapping[int, int] | None = None) -> None:
         """Excludes ground truth up to a time from the decisions of a slice.
@@ -329,7 +335,7 @@ def job_of(
     """
     fitted, rows = [], {}
     for entry in slices:
-        tracks = entry.tracks[-latest_alike(entry.tracks, settings.tracks) :]
+        tracks = entry.tracks[-latest_alike(entry.tracks, settings.fewest(entry.chain)) :]
         found = fit_rows(tracks)
         idle = isinstance(entry.champion, Identity | ClassIdentity)
         if policy is None or not (idle and looks_healthy(found, settings, policy)):

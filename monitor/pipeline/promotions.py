@@ -12,7 +12,8 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 
-from monitor.frames.slices import CLASS_PROBABILITIES
+from monitor.drift.alarms import AlarmChange, AlarmReason
+from monitor.frames.slices import CLASS_PROBABILITIES, NO_COVARIANCE
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.learning import CLASS_CHAIN, LabelledTracks, TracksToFit
 from monitor.pipeline.recalibrators import Kind, NothingToRollBack, Recalibrators
@@ -90,6 +91,7 @@ class Promotions:
     def __post_init__(self) -> None:
         self.learning = self.pipeline.learning
         self.recalibrators = self.pipeline.recalibrators
+        self.pipeline.events.listen(AlarmChange, self._drifted)
 
     @property
     def pinned(self) -> bool:
@@ -215,6 +217,22 @@ class Promotions:
         counts.trials["superseded"] += superseded
         record = self._carried_out(begun, actor)
         return _fitted(entry, record.version, "", judgement.factors)
+
+    def _drifted(self, change: AlarmChange) -> None:
+        """Learns anew what has drifted, where covariances are estimated.
+
+        There a trial runs nearly always, of a candidate that is much like what is active, and as
+        wrong as that by now: no other would be fitted until it is over.
+        """
+        chain = self.learning.chains().get(change.alarm.slice)
+        if change.why is not AlarmReason.RAISED or chain is None or chain[-1] != NO_COVARIANCE:
+            return
+        self.learning.keep_since(chain, change.alarm.since_ns)
+        names, reason = self.learning.names()[chain], "fitted on tracks from before the drift"
+        found = self.learning.register.abandon(chain, names, reason)
+        if found is not None:
+            self.counters.trials["superseded"] += 1
+            self._carried_out(found, "drift")
 
     def fit_failed(self, reason: str, slices: Sequence[TracksToFit], actor: str) -> Record:
         """Records that a fit came to nothing; the champion stays."""

@@ -10,7 +10,7 @@ time before it. Slices that look healthy are not fitted: beside a healthy detect
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -28,6 +28,8 @@ from monitor.recalibration.class_probabilities import (
     opinions_of,
 )
 from monitor.recalibration.class_scaling import Temperature
+from monitor.recalibration.estimated.regression import CovarianceRegression
+from monitor.recalibration.estimated.residual import ResidualCovariance
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.fitting import (
     CLASS_FITS,
@@ -35,6 +37,7 @@ from monitor.recalibration.fitting import (
     FitOptions,
     prior_strength,
 )
+from monitor.recalibration.mean_correction import fit_offset, less_offset, refuses, with_offset
 from monitor.recalibration.recalibrator import Recalibrator, UnfitData, fault_of
 from monitor.recalibration.scaling import CovarianceScaling, Objective, Prior, VarianceScaling
 from monitor.recalibration.selection import AnyMethod
@@ -50,6 +53,10 @@ _DIFFERS = 3.25
 
 # NEES/K below which errors are none: its logarithm alone must not spread all the others.
 _LEAST = 1e-4
+
+# Parts of the tracks that an estimate is held against; with so many tracks it is as good for others
+# as for its own; and factor on the variance by which it is widened at most.
+_TENTHS, _ENOUGH, _MOST_BEYOND = 10, 200, 2.0
 
 # Tracks looked at together: their rows stay in the cache.
 _CHUNK = 64
@@ -95,7 +102,8 @@ def looks_healthy(rows: AnyFitRows, settings: FitSettings, policy: PolicySetting
         return False
     factor = np.square(rows.error / rows.deviation).mean(axis=0)
     low, high = policy.band
-    return bool(((low <= factor) & (factor <= high)).all())
+    healthy = bool(((low <= factor) & (factor <= high)).all())
+    return healthy and not (settings.correct_mean and fit_offset(rows).any())
 
 
 def _falls_with(rows: ClassRows, temperature: float) -> float:
@@ -336,7 +344,11 @@ def _fit(settings: FitSettings, rows: FitRows, limits: Limits) -> Recalibrator:
     method = method_of(settings, rows)
     fitting = FITTINGS[method]
     options = FitOptions(objective=settings.objective, time_constant=settings.time_constant_s)
-    towards = None
+    sent, towards = rows.estimates, None
+    # A method that was asked for may move the mean itself.
+    corrects = settings.correct_mean and not refuses(method)
+    offset = fit_offset(rows) if corrects else np.zeros(rows.space.k)
+    rows = less_offset(rows, offset)
     if fitting.borrows and not fitting.estimates:
         towards = Prior(nothing_wrong(rows.space), prior_strength(rows, settings.prior_tracks))
     fitted = fitting.fit(rows, options, towards)
@@ -347,10 +359,37 @@ def _fit(settings: FitSettings, rows: FitRows, limits: Limits) -> Recalibrator:
         alike = replace(nothing_wrong(rows.space), scale=tuple(scale.tolist()))
         towards = Prior(alike, prior_strength(rows, _ALIKE_TRACKS))
         fitted = fitting.fit(rows, options, towards)
-    fault = fault_of(rows.estimates, fitted.apply(rows.estimates), limits)
+    if isinstance(fitted, ResidualCovariance | CovarianceRegression):
+        fitted = fitted.widened(_beyond(rows, lambda some: fitting.fit(some, options, None)))
+    fitted = with_offset(offset, fitted)
+    fault = fault_of(sent, fitted.apply(sent), limits)
     if fault:
         raise UnfitData(
             f"of the rows it was fitted on, {method} {fault}: choose another method, or "
             "check the ground truth."
         )
     return fitted
+
+
+def _beyond(rows: FitRows, fit: Callable[[FitRows], Recalibrator]) -> float:
+    """Returns by how much errors of other tracks are larger than those of a fit, on the variance.
+
+    An estimate of few tracks suits these better than those to come. So each tenth of the tracks is
+    held against the estimate of the others: the mean of their NEES/K, from 1 to 2; 1 where there
+    are tracks enough, and where the others determine no estimate.
+
+    source  cross-validation: Stone 1974
+    """
+    tenth = rows.track % _TENTHS
+    if not _TENTHS < rows.tracks < _ENOUGH:
+        return 1.0
+    total = 0.0
+    for part in range(_TENTHS):
+        rest, out = rows.take(tenth != part), rows.take(tenth == part)
+        try:
+            made = fit(rest).apply(out.estimates)
+        except UnfitData:
+            return 1.0
+        found = measure(rows.space, [(out.error, made.covariance)])
+        total += float(np.where(found.regular, found.nees[-1] / found.joint, 0.0).sum())
+    return min(max(total / rows.n, 1.0), _MOST_BEYOND)

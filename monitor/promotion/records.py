@@ -109,6 +109,10 @@ class PolicySettings:
     class_band: tuple[float, float] = (0.8, 1.25)
 
 
+# An estimate of covariances has so many times the numbers of a scaling, and takes as many tracks.
+_OF_AN_ESTIMATE = 3
+
+
 @dataclass(frozen=True, slots=True)
 class FitSettings:
     """Settings of the fits of candidates.
@@ -122,7 +126,8 @@ class FitSettings:
                    of adaptive scaling; None: its own
     prior_tracks   that "nothing is wrong" counts for, where the method can be drawn towards it
     tracks         new ones before a slice is fitted again, and the fewest that a fit is made of
-                   where those before are unlike them
+                   where those before are unlike them; see fewest
+    correct_mean   whether the mean error is corrected first; of methods that leave the mean alone
     """
 
     method: str = "variance-scaling"
@@ -132,12 +137,17 @@ class FitSettings:
     tracks: CountFrom1 = 10
     class_method: str = "temperature"
     missing_method: str = "residual-covariance"
+    correct_mean: bool = False
 
     def leaves(self, chain: Chain) -> bool:
         """Tells whether a slice is not fitted by itself."""
         if chain == (CLASS_PROBABILITIES,):
             return self.leaves_classes
         return chain[-1] == NO_COVARIANCE and self.missing_method == Identity.method
+
+    def fewest(self, chain: Chain) -> int:
+        """Returns the tracks that a fit of a slice takes: more where it estimates covariances."""
+        return self.tracks * (_OF_AN_ESTIMATE if chain[-1] == NO_COVARIANCE else 1)
 
     @property
     def leaves_classes(self) -> bool:

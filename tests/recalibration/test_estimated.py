@@ -47,12 +47,19 @@ from monitor.recalibration.estimated.sizes import (
 )
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.fitting import FITTINGS, FitOptions, worth
-from monitor.recalibration.recalibrator import InvalidRecalibrator, Recalibrator, UnfitData
+from monitor.recalibration.recalibrator import (
+    Identity,
+    InvalidRecalibrator,
+    Recalibrator,
+    UnfitData,
+)
 from monitor.recalibration.scaling import Objective, Prior
-from monitor.recalibration.selection import METHODS
+from monitor.recalibration.selection import METHODS, Selection
 from tests import laws
 from tests.laws import costly
-from tests.recalibration.rows import as_read, correlation, wild_estimates
+from tests.recalibration.rows import as_read, correlation, json_values, wild_estimates
+from tests.recalibration.test_documents import JUNK, assert_refused_or_usable, bare, paths
+from tests.recalibration.test_documents import changed as changed_document
 
 ESTIMATES = tuple(name for name, one in FITTINGS.items() if one.estimates)
 BOX = Space(
@@ -533,3 +540,19 @@ def test_fits_are_reached_by_their_names():
     rows = boxes(20)
     assert fit("covariance-regression", rows) == fit_covariance_regression(rows)
     assert fit("residual-covariance", rows) == fit_residual_covariance(rows)
+
+
+@cache
+def small_document(method: str):
+    """Of x, y and a heading, with a score; of one covariate and cell a kind."""
+    rows = without(boxes(6), "z", "l", "w", "h")
+    return Selection(rows.space.names, fit(method, rows), {"car": Identity()})
+
+
+@every_method
+@given(st.data())
+def test_whatever_stands_in_one_place_of_a_document_is_refused_or_can_be_served(method, data):
+    document = bare(small_document(method))
+    path = data.draw(st.sampled_from(paths(document["fallback"], ("fallback",))))
+    value = data.draw(st.sampled_from(JUNK) | json_values)
+    assert_refused_or_usable(json.dumps(changed_document(document, path, value)))

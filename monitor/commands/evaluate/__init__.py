@@ -643,8 +643,10 @@ def _tables(
         said = "" if gaussians.made is None else measured_under(gaussians.made, str(options.file))
         lines = [verdict_lines(gaussians.verdicts, full=options.full)]
         lines += [mixture(options.by, gaussians.mixed)] if gaussians.mixed else []
-        if options.model is None and any(verdict.matters for verdict in gaussians.verdicts):
-            lines.append(advice(_mend(options, gaussians), gaussians.matched))
+        biased = any(verdict.biased for verdict in gaussians.verdicts)
+        if options.model is None and (biased or any(one.matters for one in gaussians.verdicts)):
+            words = _mend(options, gaussians) + " --correct-mean" * biased
+            lines.append(advice(words, gaussians.matched))
         yield "\n".join(lines)
         if gaussians.gains:
             judged = told(gaussians.gains, "before → after")

@@ -73,6 +73,7 @@ from monitor.recalibration.fitting import (
     SliceFit,
     fit_selection,
 )
+from monitor.recalibration.mean_correction import KEEPS_MEAN, method_after_offset, refuses
 from monitor.recalibration.processes.cauchy import LEVELS, SURROGATE_LEVEL
 from monitor.recalibration.processes.process_fit import INDUCING
 from monitor.recalibration.processes.sparse_process import MOST_INDUCING
@@ -152,13 +153,13 @@ def fit_gaussians(
     usable = usable_truth(judged_on)
     bare = usable.rows & (judged_on.assumed & (not fitting.estimates))
     kept = np.flatnonzero(usable.rows & ~bare)
-    if kept.size == 0 and bare.any() and options.method != Identity.method:
+    if kept.size == 0 and bare.any() and _changes(options):
         raise UnfitData(
             f"no row with ground truth has a covariance, which {options.method} corrects. Give "
             f"--method {ResidualCovariance.method}, which estimates one, or state one by "
             "--assume-std."
         )
-    if kept.size == 0 and options.method != Identity.method:
+    if kept.size == 0 and _changes(options):
         raise UnfitData(
             f"cannot fit on 0 detections with ground truth: {usable.told()}. "
             f"{usable.remedy(recording)}"
@@ -166,7 +167,7 @@ def fit_gaussians(
     rows, kept, late = _in_time(recording, kept, options.label_delay or 0.0)
     slices: dict[str, IntArray] = {}
     parts, total = 0, kept.size
-    if options.method != Identity.method and not options.no_held_out:
+    if _changes(options) and not options.no_held_out:
         # A slow fit is judged on one part.
         parts = 1 if options.method.startswith("gp-") else PARTS
         slices = {entry.name: kept[entry.rows] for entry in _slices(options, recording, kept)}
@@ -281,6 +282,11 @@ def _what(method: str, selection: Selection) -> str:
     return f"a sample of {selection.basis.rows:,} of them"
 
 
+def _changes(options: argparse.Namespace) -> bool:
+    """Tells whether what is fitted changes anything."""
+    return options.method != Identity.method or bool(options.correct_mean)
+
+
 def _proven(selection: Selection, worth: Collection[str]) -> Selection:
     """Leaves rows as they are, by slice and those of no slice, unless the fit is worth it there."""
     return replace(
@@ -372,7 +378,7 @@ def _previous(options: argparse.Namespace, space: Space) -> Selection | None:
         return None
     previous = plainly_named(read_model(options.previous))
     check_dimensions(previous, space)
-    others = {one.method for one in previous.recalibrators} - {options.method}
+    others = {method_after_offset(one) for one in previous.recalibrators} - {options.method}
     if others:
         raise InvalidRecalibrator(
             f"--previous {options.previous}: it was fitted by {', '.join(sorted(others))}, and "
@@ -509,6 +515,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add_value(parser, "--surrogate-level", "P", text, _level)
     text = (
+        "add the mean error to the mean of each dimension where chance does not explain it, by "
+        f"tracks, and fit the method to what that leaves; for {', '.join(KEEPS_MEAN)}"
+    )
+    parser.add_argument("--correct-mean", action="store_true", default=None, help=text)
+    text = (
         "flag detections so uncertain that without them the error is at most X: the share of "
         "wrong classes, or of Gaussians the RMSE, the root of the mean of the squared errors added "
         "up over the dimensions that are no angles; these must share a unit, which is that of X: "
@@ -559,7 +570,7 @@ def run(options: argparse.Namespace) -> int:
             "and replaces those that were sent" if replaces else "and leaves those that were sent"
         )
         written += f"\noutput: estimated. It gives covariances to detections without one, {what}."
-    judgeable = not isinstance(model, ClassSelection) and options.method != Identity.method
+    judgeable = not isinstance(model, ClassSelection) and _changes(options)
     if judgeable and not (options.no_held_out or state):
         lines.append(told(judged) + "\n")
     text = "\n".join([*lines, written])
@@ -618,7 +629,9 @@ def check(options: argparse.Namespace) -> None:
     uses, borrows = (fitting.uses, fitting.borrows) if fitting else ((), False)
     no_use = f"{options.method} has no use for it; it is for"
     by = options.by or ()
-    for name in _OF_METHODS:
+    why = refuses(options.method) if fitting else f"{options.method} has no mean. Leave it out"
+    allow(options, not why, f"{why}.", "correct_mean")
+    for name in set(_OF_METHODS) - {"correct_mean"}:
         users = ", ".join(method for method, other in FITTINGS.items() if name in other.uses)
         allow(options, name in uses, f"{no_use} {users}. Leave it out.", name)
     borrowers = ", ".join(method for method, other in FITTINGS.items() if other.borrows)

@@ -1,5 +1,5 @@
-"""What the errors of a detection depend on, read off its mean and its score, and the axes in which
-they are described.
+"""Reads off the mean and the score of a detection what its errors depend on, and describes errors
+in the axes of the sensor or of the object.
 
 A detector without covariances still tells range, score, size and heading. Covariates are functions
 of these; dimensions are known by their names when a fit is made, and by their places after it.
@@ -263,7 +263,7 @@ class Covariate(Documented):
             raise InvalidRecalibrator(f"'scale' is {self.scale}: too small for the range")
 
     def of(self, value: FloatArray) -> FloatArray:
-        """(n,) of values of its kind."""
+        """Clips and standardises values of its kind, (n,)."""
         found = np.clip(value, self.low, self.high)
         found -= self.centre
         found /= self.scale

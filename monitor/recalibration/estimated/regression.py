@@ -16,7 +16,7 @@ x and y: atanh ρ = uᵀ γ, by Fisher scoring as well.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations_with_replacement
 from typing import Annotated, ClassVar
@@ -146,6 +146,16 @@ class CovarianceRegression(Recalibrator):
             mean, self._log_variances(values, len(mean)), self._correlations(values, len(mean))
         )
         return Estimates(mean, made, np.full(len(mean), False) if k > 1 else estimates.diagonal)
+
+    def widened(self, factor: float) -> CovarianceRegression:
+        """Returns the one whose variances are larger by a factor."""
+        by = float(np.log(factor))
+        return replace(
+            self,
+            coefficients=tuple((one[0] + by, *one[1:]) for one in self.coefficients),
+            low=tuple(one + by for one in self.low),
+            high=tuple(one + by for one in self.high),
+        )
 
     def _log_variances(self, values: Sequence[FloatArray], n: int) -> FloatArray:
         found = _linear(self._columns, self.terms, values, n)
@@ -295,7 +305,7 @@ def fit_covariance_regression(
         pair_terms = pair_terms_of(covariates) if before is None else before.pair_terms
         start = np.zeros(len(pair_terms)) if before is None else np.array(before.pair)
         u, against = design(pair_terms, values, rows.n), max(strength, UNCORRELATED)
-        two = z[list(layout.position)]
+        two = uncut(z[list(layout.position)], _ROBUST)
         two = two / np.sqrt(np.square(two).mean(axis=1))[:, None]
         pair = tuple(fit_correlation(two, u, against, start, fewest / rows.n).tolist())
     ends = np.array([log_variance.min(axis=1), log_variance.max(axis=1)])

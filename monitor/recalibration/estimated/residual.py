@@ -12,7 +12,7 @@ of the wider slice.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, ClassVar
 
@@ -112,6 +112,12 @@ class ResidualCovariance(Recalibrator):
             mean, np.ascontiguousarray(values[:k]), self._unpacked(values[k:])
         )
         return Estimates(mean, made, np.full(len(mean), False) if k > 1 else estimates.diagonal)
+
+    def widened(self, factor: float) -> ResidualCovariance:
+        """Returns the one whose variances are larger by a factor."""
+        by = float(np.log(factor))
+        found = tuple(tuple(one + by for one in of_cell) for of_cell in self.log_variance)
+        return replace(self, log_variance=found)
 
     def described(self, estimates: Estimates) -> tuple[FloatArray, FloatArray]:
         """Log variances (K, n) and correlations (n, K, K) in the axes."""

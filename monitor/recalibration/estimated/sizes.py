@@ -40,7 +40,7 @@ _CLOSE = 1e-12
 
 
 def counted(square: FloatArray, objective: Objective) -> FloatArray:
-    """What each z² counts for in a mean that is 1 for calibrated Gaussians; cut if winsorised."""
+    """Returns what each z² counts for in a mean that is 1 for Gaussians."""
     if objective is Objective.MEAN:
         return square
     found: FloatArray = np.minimum(square, CUT) / MEAN_OF_CUT
@@ -48,7 +48,7 @@ def counted(square: FloatArray, objective: Objective) -> FloatArray:
 
 
 def log_size(square: FloatArray, objective: Objective) -> FloatArray:
-    """The log of the v of each row of squares (A, n) for which square/v meets the objective, (A,).
+    """Finds log v of each row of squares (A, n) so that square/v meets the objective, (A,).
 
     mean: mean z² = 1, the maximum of the Gaussian likelihood. Winsorised: mean min(z², c) as of a
     Gaussian, by repeated substitution. Quantile: 68.27 % of z² below 1.
@@ -88,7 +88,7 @@ def independent_rows(square: FloatArray, track: IntArray) -> FloatArray:
 
 
 def _typical(square: FloatArray) -> FloatArray:
-    """(A,) about the mean of squares without outliers; positive."""
+    """Estimates the mean of squares without outliers, (A,); positive."""
     size: FloatArray = np.median(square, axis=1) / _MEDIAN
     size = np.where(size > 0, size, square.mean(axis=1))
     return np.where(size > 0, size, 1.0)
@@ -112,7 +112,7 @@ def uncut(z: FloatArray, objective: Objective) -> FloatArray:
 
 
 def correlation_of(z: FloatArray) -> FloatArray:
-    """Correlations about zero of errors over their deviations z (K, n); (K, K)."""
+    """Computes correlations about zero of errors over their deviations z (K, n); (K, K)."""
     moment = z @ z.T / z.shape[1]
     size = np.sqrt(np.maximum(np.diagonal(moment), 1e-300))
     found: FloatArray = moment / (size[:, None] * size)
