@@ -127,14 +127,14 @@ class RecordedSequence:
             yield PlayedFrame(frame, time_s, ids.size, label, ignore)
 
 
-def _sent(recording: Recording, rows: IntArray) -> FloatArray:
-    """(n, K, K), or variances (n, K), to be sent; rows without a covariance send none.
+def _sent(recording: Recording, rows: IntArray) -> FloatArray | None:
+    """(n, K, K), or variances (n, K), to be sent; None where no row of the frame has a covariance.
 
-    Where no row of the frame has one the field is left out, (n, 0); else zeros stand for none.
+    Where some have one, zeros stand for none.
     """
     assumed = recording.assumed[rows]
     if assumed.all():
-        return np.zeros((rows.size, 0))
+        return None
     covariance = np.where(assumed[:, None, None], 0.0, recording.covariance[rows])
     return np.einsum("nkk->nk", covariance) if recording.diagonal else covariance
 
