@@ -22,6 +22,11 @@ from benchmarks.loads import SENSORS, Running, Sensor, going, percentile, servin
 from benchmarks.machine import machine
 from benchmarks.scene import OBJECTS, RATE, SPACE, frames
 from monitor.commands.sidecar_client import Client
+from monitor.frames.detections import Estimates
+from monitor.frames.slices import NO_COVARIANCE
+from monitor.recalibration.fit_rows import FitRows
+from monitor.recalibration.fitting import FITTINGS, FitOptions
+from monitor.recalibration.recalibrator import Identity
 from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import Selection
 
@@ -31,7 +36,11 @@ DOCUMENT = Selection(SPACE.names, VarianceScaling((1.1,) * SPACE.k)).to_json()
 
 @dataclass(frozen=True)
 class Case:
-    """Names a server, and what is sent to it and asked of it."""
+    """Names a server, and what is sent to it and asked of it.
+
+    bare       detections come without a covariance
+    estimates  by this method
+    """
 
     name: str
     echo: bool = False
@@ -39,6 +48,8 @@ class Case:
     scaled: bool = False
     tracker: str = "none"
     return_tracks: bool = False
+    bare: bool = False
+    estimates: str = ""
 
 
 # Each after the echo that it is compared with.
@@ -48,21 +59,41 @@ CASES = (
     Case("sidecar, scaling", scaled=True),
     Case("sidecar, scaling, tracker", scaled=True, tracker="embedded"),
     Case("the same, tracks returned", scaled=True, tracker="embedded", return_tracks=True),
+    Case("raw echo, no covariances", echo=True, bare=True),
+    Case("sidecar, no covariances", bare=True),
+    Case("sidecar, residual-covariance", bare=True, estimates="residual-covariance"),
+    Case("sidecar, covariance-regression", bare=True, estimates="covariance-regression"),
     Case("raw echo, with truth", echo=True, truth=True),
     Case("sidecar, identity, truth in every detection", truth=True),
     Case("sidecar, scaling, truth in every detection", truth=True, scaled=True),
 )
 
 
+def estimating(method: str) -> str:
+    """Fits a method to errors of 300 simulated tracks, and returns its document."""
+    random = np.random.default_rng(0)
+    n, k = 6000, SPACE.k
+    mean = random.uniform((-60, -60, 0, 1, 1, 1, -3), (60, 60, 2, 5, 2, 2, 3), (n, k))
+    error = 0.1 * random.normal(size=(n, k)) * (1 + np.linalg.norm(mean[:, :2], axis=1)[:, None])
+    assumed = np.broadcast_to(np.eye(k), (n, k, k))
+    sent = Estimates(mean, assumed, np.ones(n, bool), random.uniform(size=n))
+    rows = FitRows(SPACE.with_assumed, sent, error, np.arange(n) // 20)
+    fitted = FITTINGS[method].fit(rows, FitOptions(), None)
+    return Selection(SPACE.names, Identity(), {NO_COVARIANCE: fitted}).to_json()
+
+
 async def measured(case: Case, server: Running, seconds: float) -> list[float]:
     """Returns CPU %, p50 and p99 in ms, detections/s of a core, and confirmed tracks."""
-    bodies = frames(truth=case.truth)
+    bodies = frames(truth=case.truth, bare=case.bare)
     sensors = [
         Sensor(f"sensor{i}", bodies, return_tracks=case.return_tracks) for i in range(SENSORS)
     ]
     if case.scaled:
         async with Client(server.grpc) as admin:
             await admin.promote("benchmark", document=DOCUMENT)
+    if case.estimates:
+        async with Client(server.grpc) as admin:
+            await admin.promote("benchmark", document=estimating(case.estimates))
     async with going(server.grpc, sensors):
         await asyncio.sleep(1.0)
         taken(sensors)

@@ -24,10 +24,13 @@ PERIOD = 400  # frames
 REACH = 60.0  # m; the scene ends there
 
 
-def frames(*, truth: bool, objects: int = OBJECTS, life: int = 0) -> list[bytes]:
+def frames(
+    *, truth: bool, objects: int = OBJECTS, life: int = 0, bare: bool = False
+) -> list[bytes]:
     """Encodes the detections of each frame of a period; `framed` puts number and stamp in front.
 
     life  frames after which an object has another upstream track; 0: none has any
+    bare  whether detections have a score and no covariance
     """
     random = np.random.default_rng(0)
     k = SPACE.k
@@ -35,6 +38,7 @@ def frames(*, truth: bool, objects: int = OBJECTS, life: int = 0) -> list[bytes]
     covariance = (root @ root.transpose(0, 2, 1) + np.eye(k)) * 0.01
     factor = np.linalg.cholesky(covariance)
     kind, ids = random.integers(0, len(CLASSES), objects), np.arange(objects, dtype=np.uint64)
+    score = random.uniform(size=objects)
     bodies = []
     for number, true in enumerate(_driven(random, objects)):
         frame = OutgoingFrame(
@@ -43,7 +47,8 @@ def frames(*, truth: bool, objects: int = OBJECTS, life: int = 0) -> list[bytes]
             id=ids,
             class_index=kind,
             mean=true + (factor @ random.normal(size=(objects, k, 1)))[:, :, 0],
-            covariance=covariance,
+            covariance=None if bare else covariance,
+            score=score if bare else None,
             truth=true if truth else None,
             upstream_track=ids + np.uint64(objects * (number // life)) if life else None,
         )

@@ -52,14 +52,15 @@ from monitor.promotion.records import (
     TrackSettings,
     TrialSettings,
 )
-from monitor.recalibration.recalibrator import Identity, Output
+from monitor.recalibration.mean_correction import refuses
+from monitor.recalibration.recalibrator import Identity
 from monitor.recalibration.scaling import (
     AdaptiveScaling,
     CovarianceScaling,
     Objective,
     VarianceScaling,
 )
-from monitor.recalibration.selection import CLASS_METHODS, METHODS
+from monitor.recalibration.selection import CLASS_METHODS, ESTIMATING, METHODS
 from monitor.statistics.bins import (
     LOWEST,
     OCTAVES,
@@ -369,6 +370,8 @@ class PromotionConfig(Section):
     class_method: Reloadable[str] = "temperature"
     objective: Reloadable[Objective | None] = None  # of a scaling; left out: its own
     time_constant_seconds: Reloadable[PositiveFloat | None] = None  # s, of adaptive-scaling
+    # The mean error is corrected before the method, where chance does not explain it.
+    correct_mean: Reloadable[bool] = False
     # Factors on the variance that are left alone.
     band: Reloadable[tuple[Factor, Factor]] = (0.5, 2.0)
     class_band: Reloadable[tuple[Factor, Factor]] = (0.8, 1.25)  # temperatures, likewise
@@ -406,10 +409,9 @@ class PromotionConfig(Section):
                 f"class_method '{self.class_method}' must be one of {', '.join(CLASS_METHODS)}; "
                 "class-identity: class probabilities are not fitted"
             )
-        estimating = [name for name, one in METHODS.items() if one.output is Output.ESTIMATED]
-        if self.missing_method not in (*estimating, Identity.method):
+        if self.missing_method not in (*ESTIMATING, Identity.method):
             raise ValueError(
-                f"missing_method '{self.missing_method}' must be one of {', '.join(estimating)}, "
+                f"missing_method '{self.missing_method}' must be one of {', '.join(ESTIMATING)}, "
                 "or identity: nothing is fitted to detections without a covariance"
             )
         for key, used_by in USED_BY.items():
@@ -419,6 +421,8 @@ class PromotionConfig(Section):
                     f"{key} {given} means nothing to method '{self.method}': leave it out, or set "
                     f"method to {' or '.join(used_by)}"
                 )
+        if self.correct_mean and refuses(self.method):
+            raise ValueError(f"correct_mean: {refuses(self.method)}; or set it to false")
         if self.fit_tracks > self.kept_tracks:
             raise ValueError(
                 f"fit_tracks {self.fit_tracks} must be no more than kept_tracks "

@@ -49,9 +49,7 @@ def recalibrated_covariances_are_positive_definite(
 def recalibration_leaves_its_argument_alone(
     recalibrator: Recalibrator, estimates: Estimates
 ) -> None:
-    before = Estimates(
-        estimates.mean.copy(), estimates.covariance.copy(), estimates.diagonal.copy()
-    )
+    before = estimates.take(np.arange(estimates.mean.shape[0]))
     recalibrator.apply(estimates)
     assert_same(estimates, before)
 
@@ -62,9 +60,7 @@ def each_detection_is_recalibrated_by_itself(
     whole = recalibrator.apply(estimates)
     for row in range(estimates.mean.shape[0]):
         one = slice(row, row + 1)
-        alone = recalibrator.apply(
-            Estimates(estimates.mean[one], estimates.covariance[one], estimates.diagonal[one])
-        )
+        alone = recalibrator.apply(estimates.take(one))
         assert_same(alone.mean, whole.mean[one])
         assert_same(alone.covariance, whole.covariance[one])
         assert_same(alone.diagonal, whole.diagonal[one])

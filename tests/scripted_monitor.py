@@ -12,7 +12,7 @@ import numpy as np
 
 from monitor.client import MonitorClient
 from monitor.frames.frame import Header
-from monitor.frames.space import Dimension, Space
+from monitor.frames.space import Dimension, FloatArray, Space
 from monitor.v1 import frame_pb2
 from monitor.v1 import perception_monitor_pb2 as pb
 from monitor.wire.client_messages import OutgoingFrame, Processed
@@ -34,6 +34,12 @@ def frame(frame_id: int = 1, n: int = 3, **changes: Any) -> OutgoingFrame:
         "covariance": np.tile([[4.0, 1.0], [1.0, 2.0]], (n, 1, 1)),
     }
     return OutgoingFrame(frame_id=frame_id, stamp_ns=frame_id, **(given | changes))
+
+
+def covariances(of: OutgoingFrame) -> FloatArray:
+    """Covariances of a frame that has some."""
+    assert of.covariance is not None
+    return of.covariance
 
 
 def accepted(index: int, request: pb.ProcessRequest) -> Iterator[bytes]:

@@ -245,6 +245,19 @@ COMPARED = {
         span=12,
         height=9,
     ),
+    """Mean error of $dimension
+    Truth less mean, in the unit of the stream, since the start; dashed: its 95 % interval, by
+    tracks. Healthy: 0 lies between the dashed lines. A mean that is off is mended by no factor on σ
+    (docs/recalibration.md#the-mean).""": graph(
+        {
+            _PER_STAGE: of("bias", **_CHOSEN),
+            f"upper, {_PER_STAGE}": f"{of('bias', **_CHOSEN)} + {of('bias_margin', **_CHOSEN)}",
+            f"lower, {_PER_STAGE}": f"{of('bias', **_CHOSEN)} - {of('bias_margin', **_CHOSEN)}",
+        },
+        Values(decimals=3),
+        span=24,
+        overrides=[*STAGED, *dashed("^(upper|lower)")],
+    ),
     """Mean and median of NEES
     Mean NEES over K, and its median over that of χ², since the start. Healthy: both near 1. The
     median far below the mean: heavy tails, a few errors make it; consider another objective for

@@ -190,6 +190,7 @@ MEASURES = {
         f"""NEES/K {title}
         Mean NEES over K, over the last five minutes of event time, of what {meaning} Healthy: the
         green band, 0.5 … 2. At 5 variances are five times too small; at 0.2 five times too large.
+        In a slice “…, no covariance” raw is of an assumed one, and says nothing of the detector.
         docs/runbook.md#calibrationdriftpage""": graph(
             {"{{slice}}": _window(stage)},
             Values(steps=BAND, decimals=2, marks="dashed+area", log=2),

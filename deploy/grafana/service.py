@@ -120,6 +120,11 @@ _COUNTED_LESS = {
     "not learned from": "learning_left_out_total",
 }
 LEFT_OUT = {
+    """Detections by what became of them
+    A second. estimated: they came without a covariance, and went out with one that was learned from
+    labels. Healthy: recalibrated and estimated alone. docs/promotion.md""": graph(
+        {"{{outcome}}": rate("detections_total", "outcome")}, _A_SECOND, span=24
+    ),
     """Refused by reason
     A second: detections, messages and further fields that could not be used; and calls, for their
     token (docs/security.md). Healthy: 0. The answer to the frame says which field and value.
@@ -133,7 +138,8 @@ LEFT_OUT = {
     """Passed through by reason
     A second: valid detections that went out as they came; and class probabilities for which the
     active recalibrator does not fit, or failed. Healthy: 0, but for observe_mode where that is
-    meant. docs/runbook.md#calibrationpassthroughhigh""": graph(
+    meant, and missing_covariance until a covariance is learned and promoted.
+    docs/runbook.md#calibrationpassthroughhigh""": graph(
         {
             "{{reason}}": rate("passed_through_total", "reason"),
             "classes: {{outcome}}": rate(

@@ -15,8 +15,9 @@ import numpy as np
 from monitor.commands.options import add_json, add_value, confidence_levels, output_file, tell
 from monitor.commands.recordings import (
     add_selection,
+    as_stated,
+    chains_of,
     estimates_of,
-    parts_of,
     read_selected,
     refuse_options_of_gaussians,
     sound_rows,
@@ -24,6 +25,7 @@ from monitor.commands.recordings import (
 )
 from monitor.frames.classes import are_probabilities
 from monitor.frames.detections import Estimates
+from monitor.frames.slices import NO_COVARIANCE
 from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
 from monitor.recalibration.class_probabilities import from_logits, from_probabilities
 from monitor.recalibration.processes.cauchy import GpCauchy
@@ -149,15 +151,27 @@ def remarks_on(made: RecalibratedRecording) -> list[str]:
     selection, recording, found = made.selection, made.recording, []
     if RECALIBRATED in recording.others:
         found.append("the file was recalibrated before, and is corrected twice now")
-    if selection.by_slice:
-        served = np.array([not set(chain) & selection.by_slice.keys() for chain in made.chains])
-        rows = int(np.count_nonzero(served[made.slices] & made.usable))
+    plain = {name for name in selection.by_slice if not name.endswith(NO_COVARIANCE)}
+    sent = made.usable & ~made.assumed
+    if plain:
+        served = np.array([plain.isdisjoint(chain) for chain in made.chains])
+        rows = int(np.count_nonzero(served[made.slices] & sent))
         if rows:
             found.append(
                 f"{rows:,} of {made.usable.size:,} rows are in none of the recalibrator's slices "
-                f"({', '.join(list(selection.by_slice)[:8])}) and get that of all rows. Does the "
+                f"({', '.join(sorted(plain)[:8])}) and get that of all rows. Does the "
                 "file name its classes? If its column has another name, give --map class=…"
             )
+    elif selection.by_slice and sent.any() and selection.fallback.method == Identity.method:
+        found.append(
+            f"{np.count_nonzero(sent):,} of {sent.size:,} rows have a covariance and keep it: the "
+            "recalibrator fills what is missing. Fit it with --replace to replace what is there"
+        )
+    if left := int(np.count_nonzero(recording.assumed)):
+        found.append(
+            f"{left:,} of {sent.size:,} rows have no covariance and get none: the recalibrator "
+            "estimates none for them. Fit one with --method residual-covariance"
+        )
     classes = selection.fitted_on.get("classes")
     if isinstance(classes, list | tuple) and (others := set(recording.classes) - set(classes)):
         found.append(
@@ -167,6 +181,9 @@ def remarks_on(made: RecalibratedRecording) -> list[str]:
     return found
 
 
+# Of these, what is forwarded is all that is said.
+_GAUSSIANS = (Output.GAUSSIAN, Output.ESTIMATED)
+
 # Rows whose quantiles are asked for together.
 _CHUNK = 4096
 
@@ -175,11 +192,13 @@ _CHUNK = 4096
 class RecalibratedRecording:
     """N detections after a recalibrator.
 
-    recording  with the Gaussians that are forwarded; unusable rows as they are
+    recording  with the Gaussians that are forwarded; unusable rows as they are. Rows that are
+               given a covariance count as assumed no more
     diagonal   (N,) of which only variances are forwarded
     sent       (N,) estimates as they were recorded
     usable     (N,) rows that were recalibrated
     slices     (N,) index into chains
+    assumed    (N,) rows that were recorded without a covariance
     """
 
     selection: Selection
@@ -189,6 +208,12 @@ class RecalibratedRecording:
     usable: BoolArray
     slices: IntArray
     chains: tuple[Chain, ...]
+    assumed: BoolArray
+
+    @property
+    def filled(self) -> int:
+        """Counts the rows that are given the covariance that they lacked."""
+        return int(np.count_nonzero(self.assumed & ~self.recording.assumed))
 
     @property
     def serving(self) -> list[Recalibrator]:
@@ -200,8 +225,7 @@ class RecalibratedRecording:
     @property
     def untouched(self) -> BoolArray:
         """(N,) rows that are served by the identity."""
-        left = [self.selection.of(chain).method == Identity.method for chain in self.chains]
-        return np.array(left, bool)[self.slices]
+        return _untouched(self.selection, self.slices, self.chains)
 
     @property
     def output(self) -> Output:
@@ -211,7 +235,7 @@ class RecalibratedRecording:
     @property
     def shaped(self) -> OwnDistributions | None:
         """The methods' own distributions, for the measures; None where all are Gaussians."""
-        if self.output is Output.GAUSSIAN:
+        if self.output in _GAUSSIANS:
             return None
         recording, mean = self.recording, self.sent.mean
         with np.errstate(invalid="ignore"):  # of rows that are refused
@@ -249,13 +273,28 @@ class RecalibratedRecording:
         return Quantiles(values, tau)
 
 
+def stated(
+    selection: Selection | None, recording: Recording, options: argparse.Namespace
+) -> Recording:
+    """Takes covariances that --assume-std states for those of the file, unless the recalibrator
+    is there to estimate what is missing.
+    """
+    fills = selection is not None and NO_COVARIANCE in selection.by_slice
+    return recording if fills else as_stated(recording, options)
+
+
+def _untouched(selection: Selection, slices: IntArray, chains: tuple[Chain, ...]) -> BoolArray:
+    left = [selection.of(chain).method == Identity.method for chain in chains]
+    return np.array(left, bool)[slices]
+
+
 def recalibrate_gaussians(selection: Selection, recording: Recording) -> RecalibratedRecording:
     """Recalibrates each usable row by the recalibrator of its slice.
 
     Raises InvalidRecalibrator when it was fitted on other dimensions.
     """
     check_dimensions(selection, recording.space)
-    slices, chains = parts_of(recording, selection.ranges).chains()
+    slices, chains = chains_of(recording, selection.ranges)
     sent = estimates_of(recording)
     usable = sound_rows(recording)
     rows = np.flatnonzero(usable)
@@ -264,8 +303,36 @@ def recalibrate_gaussians(selection: Selection, recording: Recording) -> Recalib
     mean[rows], covariance[rows] = made.mean, made.covariance
     diagonal = sent.diagonal.copy()
     diagonal[rows] = made.diagonal
-    forwarded = replace(recording, mean=mean, covariance=covariance, diagonal=bool(diagonal.all()))
-    return RecalibratedRecording(selection, forwarded, diagonal, sent, usable, slices, chains)
+    assumed = recording.assumed & (~usable | _untouched(selection, slices, chains))
+    forwarded = replace(
+        recording,
+        space=replace(recording.space, assumed=bool(assumed.all())),
+        mean=mean,
+        covariance=covariance,
+        diagonal=bool(diagonal[~assumed].all()),
+        assumed=assumed,
+    )
+    how = usable, slices, chains, recording.assumed
+    return RecalibratedRecording(selection, forwarded, diagonal, sent, *how)
+
+
+def check_changes(made: RecalibratedRecording) -> None:
+    """Raises InvalidRecalibrator where no row has a covariance, and none is given one."""
+    if made.recording.bare:
+        raise InvalidRecalibrator(
+            f"no row has a covariance, and {made.selection.version} estimates none for them: "
+            "nothing is written. Fit a recalibrator that does by --method residual-covariance, or "
+            "state a covariance by --assume-std."
+        )
+
+
+def _filled(made: RecalibratedRecording) -> list[str]:
+    """Counts the rows that had no covariance: those that are given one, and those that are not."""
+    if not made.assumed.any():
+        return []
+    left = int(np.count_nonzero(made.recording.assumed))
+    words = f"{made.filled:,} rows had no covariance and have an estimated one"
+    return [f"{words}, {left:,} stay without" if left else words]
 
 
 def _output(made: RecalibratedRecording) -> list[str]:
@@ -458,9 +525,10 @@ def run(options: argparse.Namespace) -> int:
 
 def _apply_to_gaussians(selection: Selection, options: argparse.Namespace) -> tuple[int, list[str]]:
     """Writes the recalibrated Gaussians; returns how many there are, and remarks."""
-    recording = read_selected(options.file, options)
+    recording = read_selected(options.file, options, fitted=selection.dimensions)
     refuse_twice(recording.others, again=options.again)
-    made = recalibrate_gaussians(selection, recording)
+    made = recalibrate_gaussians(selection, stated(selection, recording, options))
+    check_changes(made)
     for remark in remarks_on(made):
         to_standard_error(f"calibration-monitor apply: {remark}")
     asked, rejected = options.quantiles or options.tau is not None, made.rejected
@@ -474,13 +542,14 @@ def _apply_to_gaussians(selection: Selection, options: argparse.Namespace) -> tu
             source, names = Path(options.file), options.map or {}
             version, kind = selection.version, options.format
             write_columns(path, source, names, made.recording, rejected, version, kind)
-        return made.usable.size, [*_output(made), *_rejected(rejected)]
+        return made.usable.size, [*_filled(made), *_output(made), *_rejected(rejected)]
     tau = TAU if options.tau is None else options.tau
-    asked = asked or made.output is not Output.GAUSSIAN
+    asked = asked or made.output not in _GAUSSIANS
     quantiles = made.quantiles(tau) if asked else None
     with output_file(Path(options.output)) as path:
         written = write_estimates(path, made.recording, quantiles, rejected, selection.version)
     return made.usable.size, [
+        *_filled(made),
         *_output(made),
         *([f"quantiles at {tau.size} levels: of the method's own distribution"] if asked else []),
         *_rejected(rejected),

@@ -64,6 +64,11 @@ def holding(conditions: Sequence[Condition], document: Mapping[str, Any]) -> Ite
     """
     for condition in conditions:
         values = list(_values(condition, document))
+        if not values and document.get("without_covariance") and not document["verdicts"]:
+            raise ValueError(
+                f"--fail-if '{condition}': no row has a covariance that could be judged. Give a "
+                "measure of errors, such as rmse, or judge a fit on other drives by --model."
+            )
         if not values:
             raise ValueError(
                 f"--fail-if '{condition}': there is no measure {condition.measure!r}. Give one of "
@@ -110,5 +115,10 @@ def _values(condition: Condition, document: Mapping[str, Any]) -> Iterator[tuple
             if group in enough and measure in block:
                 place = ", ".join(filter(None, (group, name))) or "all"
                 yield place, block[measure], sure or enough[group]
+    for found in document.get("without_covariance", {}).get("groups", ()):
+        for name, block in found["dimensions"].items():
+            if measure in block:
+                place = ", ".join(filter(None, (found["group"], name)))
+                yield f"{place} without a covariance", block[measure], block["known"]
     if measure in (told := document.get("classification", {})):
         yield "classification", told[measure], True

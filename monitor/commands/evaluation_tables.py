@@ -23,7 +23,7 @@ _NAME, _CELL = 10, 10
 _SHOWN = (0.5, 0.9, 0.95)
 
 # Verdicts that are said unless all are asked for.
-_MOST_VERDICTS = 24
+MOST_VERDICTS = 24
 
 _LEGEND = """\
 calibrated: σ times lies within 0.71 to 1.41, a factor 2 in variance, and may be within 10 % of 1
@@ -38,7 +38,7 @@ in 95 %  share of errors within the 95 % interval of their σ"""
 
 def verdict_lines(verdicts: Sequence[Verdict], *, full: bool) -> str:
     """Writes a sentence for each verdict; unless `full`, only so many."""
-    shown = verdicts if full else verdicts[:_MOST_VERDICTS]
+    shown = verdicts if full else verdicts[:MOST_VERDICTS]
     lines = [verdict.sentence for verdict in shown]
     if len(shown) < len(verdicts):
         lines.append(f"… and {len(verdicts) - len(shown)} more: --full says them all.")
@@ -139,11 +139,11 @@ def _variances(evaluation: Evaluation) -> str:
 
 
 def _likelihood(evaluation: Evaluation) -> str:
-    heads = ("NLL", "pinball", "bias", "c_v", "sharpness", "σ factor", "MPIW")
+    heads = ("NLL", "pinball", "bias", "95 %: low", "high", "c_v", "sharpness", "σ factor", "MPIW")
     lines = [_line("errors", heads)]
     for name, found in evaluation.dimensions.items():
-        values = [found.nll, found.pinball, found.bias, found.c_v, found.sharpness]
-        values += [found.std_scaling, found.mpiw]
+        values = [found.nll, found.pinball, found.bias, *found.bias_interval]
+        values += [found.c_v, found.sharpness, found.std_scaling, found.mpiw]
         lines.append(_line(name, map(short, values)))
     lines.append(_line("joint", [short(evaluation.joint.nll)]))
     lowest, highest, mean = map(short, evaluation.joint.deviation)

@@ -212,6 +212,11 @@ def _clusters(recording: Recording, kept: IntArray) -> IntArray:
     return found
 
 
+def score_of(recording: Recording, rows: IntArray) -> Score:
+    """Measures usable rows, by number."""
+    return _score(recording, rows, _nll(recording, rows), lambda rows: None)
+
+
 def _score(
     recording: Recording, rows: IntArray, nll: FloatArray, done: Callable[[float], object]
 ) -> Score:

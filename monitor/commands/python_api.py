@@ -25,11 +25,13 @@ import numpy as np
 from monitor.commands import evaluate as evaluate_verb
 from monitor.commands import fit as fit_verb
 from monitor.commands.apply import (
+    check_changes,
     document_of,
     read_model,
     recalibrate_gaussians,
     refuse_twice,
     remarks_on,
+    stated,
 )
 from monitor.commands.evaluation_tables import summary, verdict_lines
 from monitor.commands.held_out import HeldOut, told
@@ -41,9 +43,11 @@ from monitor.commands.recordings import read_selected
 from monitor.frames.slices import SliceBy
 from monitor.frames.space import BoolArray, FloatArray
 from monitor.matching.distances import DistanceKind
+from monitor.recalibration.estimated.covariates import Axes
 from monitor.recalibration.fitting import FITTINGS
 from monitor.recalibration.selection import Selection
 from monitor.statistics.measures import Evaluation, as_json
+from monitor.statistics.residuals import GroupErrors
 from monitor.statistics.verdicts import Verdict
 from monitor.store.recordings import RECALIBRATED
 from monitor.store.tables import AnyArray, RecordingError
@@ -63,14 +67,16 @@ class Evaluated:
     """The calibration of recorded detections.
 
     verdicts  by group and dimension, the gravest first
-    whole     measures of all rows
+    whole     measures of all rows that have a covariance; None where none has one
     groups    the same by group; one named "" where rows are not divided
+    errors    by group, of rows without a covariance: bias, RMSE, tails, covariance
     notes     what looked wrong or was not used; a warning, too, where there is something to do
     """
 
     verdicts: tuple[Verdict, ...]
-    whole: Evaluation
+    whole: Evaluation | None
     groups: Mapping[str, Evaluation]
+    errors: tuple[GroupErrors, ...]
     notes: tuple[str, ...]
     _document: Mapping[str, object]
     _figures: Callable[[], str] = str
@@ -81,9 +87,13 @@ class Evaluated:
 
     def table(self) -> list[dict[str, object]]:
         """Lists a row for each group and dimension: the verdict and the measures, to make a
-        DataFrame of.
+        DataFrame of; of rows without a covariance, the measures of their errors.
         """
-        rows = []
+        rows: list[dict[str, object]] = [
+            {"group": found.group, "dimension": one.dimension, "rows": found.rows} | one.as_json()
+            for found in self.errors
+            for one in found.dimensions
+        ]
         for verdict in self.verdicts:
             measures = as_json(self.groups[verdict.group])["dimensions"]
             assert isinstance(measures, dict)
@@ -96,9 +106,11 @@ class Evaluated:
         return rows
 
     def __str__(self) -> str:
-        return (
-            verdict_lines(self.verdicts, full=True) + "\n\n" + summary(self.groups, self.verdicts)
-        )
+        parts = [words for found in self.errors for words in found.sentences]
+        if self.whole is not None:
+            said = verdict_lines(self.verdicts, full=True), summary(self.groups, self.verdicts)
+            parts += ["\n\n".join(said)]
+        return "\n".join(parts)
 
     def _repr_html_(self) -> str:
         return _as_html(self.verdicts, str(self), self._figures())
@@ -153,7 +165,7 @@ class Recalibrated:
 
     dimensions  names
     mean        (N, K); rows that cannot be recalibrated stay as they are
-    covariance  (N, K, K)
+    covariance  (N, K, K); NaN of rows that have none, and are given none
     rejected    (N,) too uncertain; None if the recalibrator rejects none
     version     of the recalibrator
     """
@@ -174,7 +186,7 @@ class Recalibrated:
         for i, name in enumerate(self.dimensions):
             found[f"var_{name}"] = self.covariance[:, i, i]
             for j, other in enumerate(self.dimensions[:i]):
-                if self.covariance[:, i, j].any():
+                if np.nan_to_num(self.covariance[:, i, j]).any():
                     found[f"cov_{other}_{name}"] = self.covariance[:, i, j]
         found[RECALIBRATED] = np.full(len(self.mean), self.version)
         return found
@@ -206,7 +218,8 @@ def evaluate(
     dimensions, angles, classes  which to use; None: all, and as angles those of docs/files.md
     names        names of this project → names in the data; label_names for labels. These and
                  other dictionaries may be texts as on the command line: "var_x=x_variance"
-    assume_std   standard deviations of dimensions without variances, in their unit
+    assume_std   standard deviations where there are no variances, in the unit of the dimension;
+                 None: 1, and then errors are measured in place of calibration
     gate         largest distance of a match, for all or by class
     distance     how it is measured: "centre" (the default), "bev-iou", "image-iou", "mahalanobis"
     label_gap    most seconds between two labels that are interpolated, as --label-gap
@@ -233,13 +246,15 @@ def evaluate(
     remarks = notes[: len(found.remarks)]
     document = evaluate_verb.document(found, None, None, selection) | {"remarks": remarks}
     figures = functools.partial(notebook, stages_by_group(found.groups, {}, found.recording))
-    return Evaluated(found.verdicts, found.whole, found.groups, tuple(notes), document, figures)
+    errors = found.bare.every if found.bare else ()
+    measures = found.whole, found.groups, errors
+    return Evaluated(found.verdicts, *measures, tuple(notes), document, figures)
 
 
 def fit(
     detections: Detections,
     *,
-    method: str = "covariance-scaling",
+    method: str | None = None,
     by: Names = None,
     labels: Detections = None,
     dimensions: Names = None,
@@ -253,21 +268,28 @@ def fit(
     label_gap: float | None = None,
     class_map: Pairs = None,
     fewest_tracks: float | None = None,
+    correct_mean: bool = False,
     proven_only: bool = False,
     held_out: bool = True,
+    axes: str | None = None,
+    replace: bool = False,
 ) -> Recalibrator:
     """Fits a recalibrator of Gaussians, and judges it on tracks that it has not seen.
 
-    method    of docs/recalibration.md, one of those for Gaussians
+    method    of docs/recalibration.md, one of those for Gaussians; None: covariance-scaling, or
+              residual-covariance where no row has a covariance
     by        some of "class", "stream", "range", or the data's own names of the first two: a
               recalibrator for each slice
     fewest_tracks  tracks below which a slice of `by` leans on the wider one; None: 30
+    correct_mean   add the mean error to means first, where chance does not explain it
     proven_only    leave slices as the detector reports them unless the fit is worth it on tracks
                    that it has not seen
     held_out  whether it is judged; the rest as in evaluate
+    axes      of errors, for methods that estimate covariances: "plain", "sensor" or "object"
+    replace   whether such a method replaces what was sent, too, or only fills in what is missing
     raises    RecordingError, UnfitData, InvalidRecalibrator, ValueError
     """
-    if method not in FITTINGS:
+    if method is not None and method not in FITTINGS:
         raise ValueError(f"method {method!r}: use one of {', '.join(FITTINGS)}.")
     names = _mapping(names)
     meant = {theirs: ours for ours, theirs in (names or {}).items()}
@@ -281,18 +303,23 @@ def fit(
             f"in a vehicle. If it is the column of one, give names={{'class': {unknown[0]!r}}} or "
             f"names={{'seq': {unknown[0]!r}}}, too."
         )
-    words = ["-", "--output", "-", "--method", method]
-    options = _options(fit_verb.add_options, words)
+    if axes is not None and axes not in tuple(Axes):
+        raise ValueError(f"axes {axes!r}: use one of {', '.join(Axes)}.")
+    options = _options(fit_verb.add_options, ["-", "--output", "-"])
+    options.method, options.replace = method, replace
+    options.axes = None if axes is None else Axes(axes)
     options.by = tuple(map(SliceBy, parts)) or None
     _select(options, dimensions, angles, classes, names, assume_std)
     _match(options, labels, gate, distance, label_gap, class_map, label_names)
     if fewest_tracks is not None and not 0 < fewest_tracks < math.inf:
         raise ValueError(f"fewest_tracks {fewest_tracks}: give a number above 0.")
     options.fewest_tracks, options.proven_only = fewest_tracks, proven_only
+    options.correct_mean = correct_mean or None
     options.file, options.no_held_out = _data(detections), not held_out
     with _in_terms_of_arguments() as notes:
+        recording = fit_verb.read_to_fit(options, notes.append)
         fit_verb.check(options)
-        selection, _, remarks, judged = fit_verb.fit_gaussians(options, notes.append)
+        selection, _, remarks, judged = fit_verb.fit_gaussians(options, recording, notes.append)
     assert isinstance(selection, Selection)
     return Recalibrator(selection, judged, (*notes, *map(_as_arguments, remarks)))
 
@@ -313,14 +340,18 @@ def apply(
         raise TypeError(f"apply takes {', '.join(keys)}, and not {unknown[0]!r}.")
     _select(options, *(selection.get(name) for name in keys))
     with _in_terms_of_arguments() as notes:
-        recording = read_selected(_data(detections), options, tell=notes.append)
+        dimensions = recalibrator.selection.dimensions
+        data = _data(detections)
+        recording = read_selected(data, options, tell=notes.append, fitted=dimensions)
         refuse_twice(recording.others, again=again)
-        made = recalibrate_gaussians(recalibrator.selection, recording)
+        model = recalibrator.selection
+        made = recalibrate_gaussians(model, stated(model, recording, options))
+        check_changes(made)
         notes += remarks_on(made)
     return Recalibrated(
         recording.space.names,
         made.recording.mean,
-        made.recording.covariance,
+        np.where(made.recording.assumed[:, None, None], np.nan, made.recording.covariance),
         made.rejected,
         recalibrator.version,
     )
@@ -390,6 +421,8 @@ _ARGUMENTS = {
     "--by": "by",
     "--fewest-tracks": "fewest_tracks",
     "--proven-only": "proven_only",
+    "--replace": "replace=True",
+    "--method ": "method=",
     "--no-held-out": "held_out=False",
     "--again": "again=True",
 }

@@ -17,14 +17,21 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from monitor.commands.labels_apart import add_labels, check_labels, with_dimensions, with_labels
+from monitor.commands.labels_apart import (
+    add_labels,
+    check_labels,
+    label_columns,
+    with_dimensions,
+    with_labels,
+)
 from monitor.commands.options import add_value, allow, checked, flag, names_of, reading, shown
 from monitor.frames.cholesky import factorise
 from monitor.frames.detections import Estimates, Limits
-from monitor.frames.slices import RangeBuckets, SliceBy
+from monitor.frames.slices import NO_COVARIANCE, RangeBuckets, SliceBy, marked
 from monitor.frames.space import BoolArray, DimensionKind, FloatArray, IntArray, Space
 from monitor.matching.distances import rotated_overlap, upright_overlap
 from monitor.recalibration.fitting import Parts
+from monitor.recalibration.selection import Chain
 from monitor.store.class_recordings import ClassRecording
 from monitor.store.column_names import offered, some_of
 from monitor.store.formats import Format
@@ -91,7 +98,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
     add_value(parser, "--fault", "variance=F[@t=T]", text, _fault)
     text = "names of the file for names of docs/files.md, such as var_x=x_variance,gt_id=object"
     add_value(parser, "--map", "OURS=THEIRS,…", text, names_of)
-    text = "standard deviations of dimensions without variances, such as x=0.3,y=0.3"
+    text = "standard deviations where there are no variances, such as x=0.3,y=0.3 (default 1)"
     add_value(parser, "--assume-std", "D=S,…", text, _deviations)
     text = "format of the file (default: by its look; table is .csv, .parquet, .npz)"
     parser.add_argument("--format", choices=tuple(Format), type=Format, help=text)
@@ -156,11 +163,13 @@ def read_selected(
     options: argparse.Namespace,
     beside: tuple[str, ...] = (),
     tell: Callable[[str], None] = to_standard_error,
+    fitted: tuple[str, ...] = (),
 ) -> Recording:
     """Reads the chosen rows of a file, says what looks wrong, and applies the fault.
 
     beside  further columns to keep
     tell    is told what looks wrong, a line each
+    fitted  dimensions of a recalibrator: those of a file without variances, if it has them
     raises  RecordingError
     """
     check_labels(options)
@@ -168,6 +177,7 @@ def read_selected(
         raise ValueError("--labels -: standard input has the detections. Give a file of labels.")
     for other in (options.labels, vars(options).get("edges_from"), *vars(options).get("files", ())):
         check_readable(other)
+    columns = None if options.labels is None else label_columns(options)
     with reading("reading") as opened:
         recording = read_recording(
             path,
@@ -179,17 +189,20 @@ def read_selected(
             angles=ANGLES if options.angles is None else options.angles,
             names_here=options.map,
             deviations=options.assume_std,
+            measured=() if columns is None else columns.names,
+            fitted=fitted,
             beside=beside,
             kind=options.format,
             opened=opened,
         )
-    if options.labels is not None:
-        recording = with_labels(recording, options, tell)
+    if columns is not None:
+        recording = with_labels(recording, columns, options, tell)
         if options.dimensions is not None:
             recording = with_dimensions(recording, options.dimensions, options.labels)
     name = IN_MEMORY if isinstance(path, Mapping) else path
-    remarks = (recording.converted, not_used(recording), _degrees(recording))
-    for words in filter(None, (*remarks, _taken(recording, options), _turned(recording))):
+    looks_wrong = _degrees(recording), _taken(recording, options), _turned(recording)
+    remarks = recording.converted, not_used(recording), *looks_wrong, _assumed(recording, options)
+    for words in filter(None, remarks):
         tell(f"{name}: {words}")
     fault: Fault | None = options.fault
     if fault is None:
@@ -204,7 +217,36 @@ def read_selected(
         raise ValueError(
             f"--fault …@t={fault.since:g}: {name} has no column t. Leave @t out, or add the column."
         )
-    return replace(recording, covariance=recording.covariance * factor)
+    covariance = recording.covariance * factor
+    covariance[recording.assumed] = recording.covariance[recording.assumed]
+    return replace(recording, covariance=covariance)
+
+
+def _assumed(recording: Recording, options: argparse.Namespace) -> str | None:
+    """Says which rows have no covariance, and what is done instead; None if each has one."""
+    rows, n = int(np.count_nonzero(recording.assumed)), recording.assumed.size
+    if not rows:
+        return None
+    variance = recording.covariance[recording.assumed.argmax()].diagonal()
+    by_sigma: dict[str, list[str]] = {}
+    for name, value in zip(recording.space.names, variance.tolist(), strict=True):
+        by_sigma.setdefault(f"{math.sqrt(value):g}", []).append(name)
+    sigma = " and ".join(f"{value} in {', '.join(of)}" for value, of in by_sigma.items())
+    words = f"{rows:,} of {n:,} rows have no covariance" if rows < n else "no row has a covariance"
+    if options.assume_std is not None:
+        return f"{words}: σ is taken to be {sigma} (--assume-std)"
+    return (
+        f"{words}: σ is assumed to be {sigma}, and not judged (--assume-std states another). "
+        "evaluate measures the errors themselves, and fit estimates covariances from them"
+    )
+
+
+def as_stated(recording: Recording, options: argparse.Namespace) -> Recording:
+    """Takes covariances that --assume-std states for those of the file."""
+    if options.assume_std is None:
+        return recording
+    space = replace(recording.space, assumed=False)
+    return replace(recording, space=space, assumed=np.zeros_like(recording.assumed))
 
 
 def _degrees(recording: Recording) -> str | None:
@@ -333,8 +375,8 @@ def _fault(text: str) -> Fault:
 
 def estimates_of(recording: Recording) -> Estimates:
     """The Gaussians of a recording."""
-    diagonal = np.full(recording.mean.shape[0], recording.diagonal)
-    return Estimates(recording.mean, recording.covariance, diagonal)
+    diagonal = recording.assumed | recording.diagonal
+    return Estimates(recording.mean, recording.covariance, diagonal, recording.score)
 
 
 def sound_rows(recording: Recording) -> BoolArray:
@@ -359,6 +401,20 @@ def parts_of(recording: Recording, ranges: RangeBuckets | None) -> Parts:
     names = (recording.sequences, recording.classes, buckets)
     number = (recording.sequence_index, recording.class_index, bucket)
     return Parts(dict(zip(parts, names, strict=True)), dict(zip(parts, number, strict=True)))
+
+
+def chains_of(
+    recording: Recording, ranges: RangeBuckets | None
+) -> tuple[IntArray, tuple[Chain, ...]]:
+    """Finds the finest slice of each row, (N,), and the chain of names of each slice.
+
+    Rows without a covariance are in slices of their own.
+    """
+    slices, chains = parts_of(recording, ranges).chains()
+    if not recording.assumed.any():
+        return slices, chains
+    without = tuple((*map(marked, chain), NO_COVARIANCE) for chain in chains)
+    return slices + len(chains) * recording.assumed, (*chains, *without)
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,15 +477,15 @@ class Usable:
 
 # As the sidecar has them unless it is told otherwise: [statistics] range_edges, range_dimensions.
 RANGE_EDGES = (20.0, 40.0, 60.0)
-_RANGE_DIMENSIONS = ("x", "y", "z")
+RANGE_DIMENSIONS = ("x", "y", "z")
 
 
 def ranges_of(space: Space, edges: tuple[float, ...] = RANGE_EDGES) -> RangeBuckets:
     """Makes the buckets of `--by range`. Raises ValueError where no dimension has a range."""
-    ranges = RangeBuckets(edges, _RANGE_DIMENSIONS)
+    ranges = RangeBuckets(edges, RANGE_DIMENSIONS)
     if ranges.labels(space) == ("",):
         raise ValueError(
-            f"--by range: the range is the norm of {', '.join(_RANGE_DIMENSIONS)}, and the file is "
+            f"--by range: the range is the norm of {', '.join(RANGE_DIMENSIONS)}, and the file is "
             f"read with {', '.join(space.names)}. Leave range out of --by."
         )
     return ranges

@@ -274,8 +274,8 @@ def _watched(
 
 
 def _nees(recording: Recording) -> FloatArray:
-    """(N,) of the joint block; NaN where a row has no truth or is no usable Gaussian."""
-    usable = usable_truth(recording).rows
+    """(N,) of the joint block; NaN where a row has no truth, or no usable covariance."""
+    usable = usable_truth(recording).rows & ~recording.assumed
     found = np.full(usable.size, np.nan)
     if usable.any():
         error = recording.space.error(recording.truth[usable], recording.mean[usable])

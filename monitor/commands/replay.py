@@ -29,7 +29,7 @@ from monitor.commands.options import (
     write_output,
 )
 from monitor.commands.pages.report_page import digest_of, written
-from monitor.commands.recordings import add_selection, read_selected
+from monitor.commands.recordings import add_selection, as_stated, read_selected
 from monitor.commands.reference import add_drift, check_drift, reference_file
 from monitor.commands.replay_tracking import (
     OF_TRACKER,
@@ -146,15 +146,18 @@ def run(options: argparse.Namespace) -> int:
         )
     check_tracking(options)
     check_drift(options)
-    files = [
-        sequences(read_selected(path, options), f"file{i}." if len(options.files) > 1 else "")
-        for i, path in enumerate(options.files)
-    ]
-    played = [sequence for found in files for sequence in found]
     selection = None
     if options.recalibrator:
         named = options.recalibrator
         selection = IDENTITY if named == "none" else read_model(named)
+    fitted = () if selection is None else selection.dimensions
+    files = []
+    for i, path in enumerate(options.files):
+        # What --assume-std states is sent.
+        recording = as_stated(read_selected(path, options, fitted=fitted), options)
+        files.append(sequences(recording, f"file{i}." if len(options.files) > 1 else ""))
+    played = [sequence for found in files for sequence in found]
+    if selection is not None:
         for sequence in played:
             check_dimensions(selection, sequence.header.space)
     yardstick = read_track_labels(options, files) if options.ground_truth is not None else None
@@ -218,6 +221,8 @@ def _config(
     """
     given = Config() if options.config is None else load(options.config)
     slices = len(played) * max(len(sequence.header.classes) for sequence in played)
+    # Detections without a covariance are in slices of their own.
+    slices *= 2 if any(sequence.recording.assumed.any() for sequence in played) else 1
     sections: dict[str, dict[str, Any]] = {
         "recalibration": {"mode": options.mode},
         "statistics": {"slice_by": options.slice_by, "max_slices": max(24, slices)},
@@ -343,7 +348,7 @@ def _bins(bins: Any) -> list[dict[str, Any]]:
 def table(calibration: GetCalibrationResponse) -> str:
     """Writes a line for each slice and stage."""
     heads = ("slice", "stage", "n", "NEES/K", "median", "QCE", "NLL", "ENCE by dimension")
-    rows = [heads]
+    rows, width = [heads], max([20, *(len(entry.slice) for entry in calibration.slices)])
     for entry in _ordered(calibration):
         for stage in entry.stages:
             joint = stage.joint
@@ -352,6 +357,6 @@ def table(calibration: GetCalibrationResponse) -> str:
             a, b, c, d = (f"{value:.4f}" for value in values)
             rows.append((entry.slice, _STAGES[stage.stage], str(stage.n), a, b, c, d, ence))
     return "\n".join(
-        f"{name:<20} {stage:<12} {''.join(f'{cell:>9}' for cell in numbers)}  {ence}"
+        f"{name:<{width}} {stage:<12} {''.join(f'{cell:>9}' for cell in numbers)}  {ence}"
         for name, stage, *numbers, ence in rows
     )

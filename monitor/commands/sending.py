@@ -104,14 +104,13 @@ class RecordedSequence:
         begin = 0
         for number, (end, time_s) in enumerate(zip(ends, self.times.tolist(), strict=True)):
             rows, begin = self.rows[begin:end], end
-            covariance = recording.covariance[rows]
             frame = OutgoingFrame(
                 frame_id=number,
                 stamp_ns=round(time_s * 1e9),
                 id=np.arange(rows.size, dtype=np.uint64),
                 class_index=recording.class_index[rows],
                 mean=recording.mean[rows],
-                covariance=np.einsum("nkk->nk", covariance) if recording.diagonal else covariance,
+                covariance=_sent(recording, rows),
                 score=None if recording.score is None else recording.score[rows],
             )
             labelled = np.flatnonzero(np.isfinite(recording.truth[rows, 0]))
@@ -126,6 +125,18 @@ class RecordedSequence:
             if recording.ignore is not None:
                 ignore = recording.ignore[rows]
             yield PlayedFrame(frame, time_s, ids.size, label, ignore)
+
+
+def _sent(recording: Recording, rows: IntArray) -> FloatArray | None:
+    """(n, K, K), or variances (n, K), to be sent; None where no row of the frame has a covariance.
+
+    Where some have one, zeros stand for none.
+    """
+    assumed = recording.assumed[rows]
+    if assumed.all():
+        return None
+    covariance = np.where(assumed[:, None, None], 0.0, recording.covariance[rows])
+    return np.einsum("nkk->nk", covariance) if recording.diagonal else covariance
 
 
 @dataclass(slots=True)
@@ -268,7 +279,8 @@ def sequences(recording: Recording, prefix: str) -> list[RecordedSequence]:
                 "they must lie between 0 and 10000000. Renumber the frames."
             )
         order = np.argsort(number, kind="stable")
-        header = Header(f"{prefix}{name}", recording.space, recording.classes)
+        space = replace(recording.space, assumed=False)
+        header = Header(f"{prefix}{name}", space, recording.classes)
         time = None if recording.time_s is None else recording.time_s[rows[order]]
         times = _times(number[order], time, last)
         found.append(RecordedSequence(name, recording, header, rows[order], number[order], times))

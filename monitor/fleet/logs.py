@@ -80,6 +80,8 @@ def detections_in(
     k = recording.space.k
     form = k if recording.diagonal else k * (k + 1) // 2
     covariance = packed_covariances(recording.covariance, form)
+    if not how.deviations:
+        covariance[recording.assumed] = 0.0  # which is none
     stamps = _stamps(recording)
     has_truth = bool(np.isfinite(recording.truth).all(axis=1).any())
     angles = tuple(one for one in recording.space.names if one in how.angles)

@@ -68,6 +68,16 @@ def marked(name: str) -> str:
     return f"{name}, {NO_COVARIANCE}" if name and name != ALL else NO_COVARIANCE
 
 
+def is_bare(name: str) -> bool:
+    """Tells whether the detections of a slice come without a covariance, by its name."""
+    return name.partition(" (")[0].endswith(NO_COVARIANCE)
+
+
+def is_total(name: str) -> bool:
+    """Tells whether a slice is the sum of all slices of its space."""
+    return name in (TOTAL, marked(TOTAL)) or name.startswith((f"{TOTAL} (", f"{marked(TOTAL)} ("))
+
+
 def chain_of(
     stream: str, class_name: str, bucket: str, *, assumed: bool = False
 ) -> tuple[str, ...]:

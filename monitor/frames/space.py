@@ -214,7 +214,8 @@ class Space:
         return self.joint + tuple(i for i in range(self.k) if i not in self.joint)
 
     @cached_property
-    def _periods(self) -> tuple[tuple[int, float], ...]:
+    def periods(self) -> tuple[tuple[int, float], ...]:
+        """Lists the angles: index and period, in rad."""
         period = {DimensionKind.ANGLE: 2 * np.pi, DimensionKind.ANGLE_MODULO_PI: np.pi}
         return tuple(
             (i, period[dimension.kind])
@@ -230,7 +231,7 @@ class Space:
 
     def wrap(self, values: FloatArray) -> None:
         """Brings angles back into their period around 0, in place; (N, ≥K)."""
-        for i, period in self._periods:
+        for i, period in self.periods:
             half = period / 2
             values[:, i] = (values[:, i] + half) % period - half
 

@@ -37,6 +37,7 @@ from monitor.promotion.fits import AnyFitRows, FitFailed, FitJob, FitOutcome, me
 from monitor.promotion.records import FitSettings
 from monitor.recalibration.class_probabilities import ClassRows
 from monitor.recalibration.fit_rows import FitRows
+from monitor.recalibration.mean_correction import method_after_offset
 from monitor.recalibration.recalibrator import Recalibrator
 from monitor.recalibration.selection import AnyMethod, FittedMethod
 from monitor.store.documents import Codec, InvalidDocument
@@ -190,10 +191,11 @@ def read_outcome(data: bytes, job: FitJob) -> FitOutcome:
             sizes, size = "classes", rows.classes
         else:
             sizes, size = "dimensions", rows.space.k
+        method = method_after_offset(one) if isinstance(one, Recalibrator) else one.method
         found = one.k if isinstance(one, Recalibrator) else one.classes
-        if one.method != asked or found not in (None, size):
+        if method != asked or found not in (None, size):
             raise ValueError(
-                f"the outcome of '{name}' is a {one.method} of {found} {sizes}: a {asked} of "
+                f"the outcome of '{name}' is a {method} of {found} {sizes}: a {asked} of "
                 f"{size} was asked for."
             )
     return FitOutcome(

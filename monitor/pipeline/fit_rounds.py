@@ -31,8 +31,7 @@ from monitor.pipeline.learning import (
 from monitor.pipeline.promotions import SCHEDULE, Promotions
 from monitor.promotion.fits import CannotFit, FitFailed, NoTracksYet
 from monitor.promotion.records import FitSettings, PolicySettings, SliceFitted
-from monitor.recalibration.recalibrator import Output
-from monitor.recalibration.selection import CLASS_METHODS, METHODS, Chain
+from monitor.recalibration.selection import CLASS_METHODS, ESTIMATING, METHODS, Chain
 from monitor.store.documents import InvalidDocument, read_references
 
 log = logging.getLogger(__name__)
@@ -286,4 +285,4 @@ def _is_for(method: str, chain: Chain) -> bool:
     """
     if method not in METHODS:
         return True
-    return (METHODS[method].output is Output.ESTIMATED) == (chain[-1] == NO_COVARIANCE)
+    return (method in ESTIMATING) == (chain[-1] == NO_COVARIANCE)

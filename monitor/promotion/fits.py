@@ -37,6 +37,7 @@ from monitor.recalibration.fitting import (
     FitOptions,
     prior_strength,
 )
+from monitor.recalibration.mean_correction import fit_offset, less_offset, refuses, with_offset
 from monitor.recalibration.recalibrator import Recalibrator, UnfitData, fault_of
 from monitor.recalibration.scaling import CovarianceScaling, Objective, Prior, VarianceScaling
 from monitor.recalibration.selection import AnyMethod
@@ -101,7 +102,8 @@ def looks_healthy(rows: AnyFitRows, settings: FitSettings, policy: PolicySetting
         return False
     factor = np.square(rows.error / rows.deviation).mean(axis=0)
     low, high = policy.band
-    return bool(((low <= factor) & (factor <= high)).all())
+    healthy = bool(((low <= factor) & (factor <= high)).all())
+    return healthy and not (settings.correct_mean and fit_offset(rows).any())
 
 
 def _falls_with(rows: ClassRows, temperature: float) -> float:
@@ -342,7 +344,11 @@ def _fit(settings: FitSettings, rows: FitRows, limits: Limits) -> Recalibrator:
     method = method_of(settings, rows)
     fitting = FITTINGS[method]
     options = FitOptions(objective=settings.objective, time_constant=settings.time_constant_s)
-    towards = None
+    sent, towards = rows.estimates, None
+    # A method that was asked for may move the mean itself.
+    corrects = settings.correct_mean and not refuses(method)
+    offset = fit_offset(rows) if corrects else np.zeros(rows.space.k)
+    rows = less_offset(rows, offset)
     if fitting.borrows and not fitting.estimates:
         towards = Prior(nothing_wrong(rows.space), prior_strength(rows, settings.prior_tracks))
     fitted = fitting.fit(rows, options, towards)
@@ -355,7 +361,8 @@ def _fit(settings: FitSettings, rows: FitRows, limits: Limits) -> Recalibrator:
         fitted = fitting.fit(rows, options, towards)
     if isinstance(fitted, ResidualCovariance | CovarianceRegression):
         fitted = fitted.widened(_beyond(rows, lambda some: fitting.fit(some, options, None)))
-    fault = fault_of(rows.estimates, fitted.apply(rows.estimates), limits)
+    fitted = with_offset(offset, fitted)
+    fault = fault_of(sent, fitted.apply(sent), limits)
     if fault:
         raise UnfitData(
             f"of the rows it was fitted on, {method} {fault}: choose another method, or "

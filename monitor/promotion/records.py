@@ -127,6 +127,7 @@ class FitSettings:
     prior_tracks   that "nothing is wrong" counts for, where the method can be drawn towards it
     tracks         new ones before a slice is fitted again, and the fewest that a fit is made of
                    where those before are unlike them; see fewest
+    correct_mean   whether the mean error is corrected first; of methods that leave the mean alone
     """
 
     method: str = "variance-scaling"
@@ -136,6 +137,7 @@ class FitSettings:
     tracks: CountFrom1 = 10
     class_method: str = "temperature"
     missing_method: str = "residual-covariance"
+    correct_mean: bool = False
 
     def leaves(self, chain: Chain) -> bool:
         """Tells whether a slice is not fitted by itself."""

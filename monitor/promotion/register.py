@@ -38,9 +38,9 @@ from monitor.promotion.trial import (
     clip_of,
     full_say,
 )
-from monitor.recalibration.recalibrator import FactorOnDeviation
+from monitor.recalibration.recalibrator import FactorOnDeviation, RecalibratorForm
 from monitor.recalibration.scaling import AdaptiveScaling, followed
-from monitor.recalibration.selection import AnyMethod, Chain, RecalibratorForm
+from monitor.recalibration.selection import AnyMethod, Chain
 
 # Share of late labels that is left out: a fit, too, takes the 95 % quantile of delays.
 _MOST_LATE = 0.05
@@ -99,7 +99,8 @@ def judge(
     Where every factor lies within the band, the detector is healthy, and the identity is tried:
     a factor that was fitted to it is mostly noise. That is never so of covariances that are
     assumed, and to make them smaller needs no leave, nor what was estimated in place of them: the
-    detector claims none of them.
+    detector claims none of them. An offset of the mean stays, since its fit has left out what is
+    noise.
 
     A step that changes nothing by more than the hysteresis is not tried.
 
@@ -116,17 +117,23 @@ def judge(
     low, high = rows.band(policy)
     within = all(low <= one.lowest and one.highest <= high for one in found)
     home = bool(found) and within and rows.claimed
-    candidate: AnyMethod = rows.identity if home else fitted
+    candidate: AnyMethod = rows.healthy(fitted) if home else fitted
     reason = f"{fitted.method} has no factors"
     if found:
         reason = rows.said(found, (low, high) if home else None)
-    change = rows.change(candidate, champion, limits)
+    change, offset = rows.change(candidate, champion, limits), rows.offset_of(candidate)
     smaller = shrinks(change, policy.hysteresis)
-    if not smaller and not (change[2] > policy.hysteresis).any():
+    # A mean that is off by Δ makes mean z² larger by (Δ/σ)², as a factor on the variance does.
+    larger = change[2].max() > policy.hysteresis
+    moves = rows.moved(candidate, champion, limits).max() > policy.hysteresis - 1
+    if not (smaller or larger or moves):
         same = f"none changes by more than {policy.hysteresis:g} against what is active"
         why = "nothing to correct" if home else same
         return Judgement(None, f"{reason}; {why}", found)
-    reason = f"{reason}; back to what is sent" if home else reason
+    if home:
+        reason += f"; {offset or 'back to what is sent'}"
+    elif offset:
+        reason += f"; {offset}"
     return Judgement(candidate, reason, found, smaller and rows.claimed)
 
 
@@ -290,8 +297,10 @@ class Register:
         slice, number = chain[0], self.spent.get(chain[0], 0) + 1
         waiting = self.on_trial.get(slice)
         if waiting is not None and waiting.proven:
-            lowest, _, highest = rows.change(candidate, waiting.trial.recalibrator)
-            if (lowest >= 1 / _OTHER).all() and (highest <= _OTHER).all():
+            waits = waiting.trial.recalibrator
+            lowest, _, highest = rows.change(candidate, waits)
+            apart = rows.moved(candidate, waits).max() > _OTHER - 1
+            if (lowest >= 1 / _OTHER).all() and (highest <= _OTHER).all() and not apart:
                 reason = "a candidate that is much the same is proven, and waits for approval"
                 return None, replace(judgement, candidate=None, reason=reason)
         clip = clip_of(candidate, champion, rows, self.settings.trials.clip)

@@ -27,6 +27,7 @@ from monitor.recalibration.class_probabilities import (
     from_probabilities,
 )
 from monitor.recalibration.class_scaling import Temperature
+from monitor.recalibration.mean_correction import parts_of, with_offset
 from monitor.recalibration.recalibrator import (
     Identity,
     Recalibrator,
@@ -193,6 +194,32 @@ class TrackRows(_Rows[Estimates]):
         made, served = (forwarded(one, self.sent, limits) for one in both)
         return ratios(made, served)
 
+    def moved(
+        self, candidate: AnyMethod, champion: AnyMethod, limits: Limits = ANY_SIZE
+    ) -> FloatArray:
+        """Measures how far apart two recalibrators bring means: the mean of (Δ/σ)², (K,).
+
+        Of Gaussians that are right about their mean, mean z² grows by as much with the other mean.
+        σ is the champion's.
+        """
+        both = _gaussian(candidate), _gaussian(champion)
+        made, served = (forwarded(one, self.sent, limits) for one in both)
+        apart = self.space.error(made.mean, served.mean) / served.deviation
+        moved: FloatArray = np.square(apart).mean(axis=0)
+        return moved
+
+    def healthy(self, fitted: AnyMethod) -> Recalibrator:
+        """Returns what is left of a fit whose factors are noise: its offset, or the identity."""
+        return with_offset(parts_of(_gaussian(fitted), self.space.k)[0], Identity())
+
+    def offset_of(self, fitted: AnyMethod) -> str:
+        """Says in words what a fit adds to means; '' where that is nothing."""
+        offset, _ = parts_of(_gaussian(fitted), self.space.k)
+        units = (f" {one.unit}".rstrip() for one in self.space.dimensions)
+        pairs = zip(self.names, offset.tolist(), units, strict=True)
+        added = ", ".join(f"{by:+.3g}{unit} to {name}" for name, by, unit in pairs if by)
+        return f"it adds {added}" if added else ""
+
     def factors(self, recalibrator: AnyMethod) -> tuple[Factor, ...]:
         """Divides the variances that are made by those sent, by dimension."""
         return factors(forwarded(_gaussian(recalibrator), self.sent), self.sent, self.names)
@@ -222,7 +249,12 @@ class TrackRows(_Rows[Estimates]):
         the correlation matrix R. Where all 1/s lie within a ± b, the norm is at most a + b √κ(R).
         """
         k, joint = self.space.k, list(self.space.joint)
-        ours, theirs = (_scales(_gaussian(one), k) for one in (candidate, champion))
+        (shift, after), (other, before) = (
+            parts_of(_gaussian(one), k) for one in (candidate, champion)
+        )
+        # With other means nothing bounds what a row loses or gains.
+        same = shift.shape == other.shape and bool((shift == other)[joint].all())
+        ours, theirs = (_scales(one, k) if same else None for one in (after, before))
         if ours is None or theirs is None:
             return None, None
         lowest, highest = (ours[0] / theirs[1])[joint], (ours[1] / theirs[0])[joint]
@@ -318,6 +350,20 @@ class ClassTrackRows(_Rows[FloatArray]):
         if ours is None or theirs is None:
             return np.array([[0.0], [1.0], [np.inf]])
         return np.full((3, 1), ours / theirs)
+
+    def moved(
+        self, candidate: AnyMethod, champion: AnyMethod, limits: Limits = ANY_SIZE
+    ) -> FloatArray:
+        """Returns 0: classes have no mean; (1,)."""
+        return np.zeros(1)
+
+    def healthy(self, fitted: AnyMethod) -> ClassIdentity:
+        """Returns what is left of a fit whose temperature is noise: the identity."""
+        return self.identity
+
+    def offset_of(self, fitted: AnyMethod) -> str:
+        """Returns '': classes have no mean."""
+        return ""
 
     def factors(self, recalibrator: AnyMethod) -> tuple[Factor, ...]:
         """Returns the temperature; none for a method that has none."""

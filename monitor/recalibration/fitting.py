@@ -20,6 +20,7 @@ from monitor.recalibration.class_probabilities import ClassIdentity, ClassRecali
 from monitor.recalibration.estimated import regression, residual
 from monitor.recalibration.estimated.covariates import Axes
 from monitor.recalibration.fit_rows import Evidence, FitRows, unlike
+from monitor.recalibration.mean_correction import fit_offset, less_offset, parts_of, with_offset
 from monitor.recalibration.processes import beta, beta_fit, cauchy, normal
 from monitor.recalibration.recalibrator import (
     Basis,
@@ -241,6 +242,7 @@ class FitOptions:
     surrogate_level  the central interval in which a Cauchy and its Gaussian agree
     time_constant    of adaptive scaling, seconds
     axes             in which errors of x and y are described where covariances are estimated
+    correct_mean     whether the mean error is corrected first; see mean_correction.py
     """
 
     objective: Objective | None = None
@@ -250,6 +252,7 @@ class FitOptions:
     surrogate_level: float | None = None
     time_constant: float | None = None
     axes: Axes | None = None
+    correct_mean: bool | None = None
 
 
 class Fitting:
@@ -277,10 +280,25 @@ class Fitting:
         self.sums, self.estimates = sums, estimates
 
     def fit(self, rows: Evidence, options: FitOptions, prior: Towards | None) -> Recalibrator:
-        """Fits rows, or their sums where these are enough. Raises UnfitData."""
+        """Fits rows, or their sums where these are enough. Raises UnfitData.
+
+        Where the mean is corrected, the offset is drawn towards that of the prior, and the rest is
+        fitted to what it leaves.
+        """
         asked = {name: getattr(options, name) for name in self.uses}
         given = {name: value for name, value in asked.items() if value is not None}
-        return self._fit(rows, prior=prior, **given) if self.borrows else self._fit(rows, **given)
+        offset = None
+        if options.correct_mean:
+            if not isinstance(rows, FitRows):
+                raise UnfitData("the mean cannot be corrected from sums alone: fit the raw logs.")
+            centre = None
+            if prior is not None:
+                centre, after = parts_of(prior.previous, rows.space.k)
+                prior = Prior(after, prior.strength)
+            offset = fit_offset(rows, centre)
+            rows = less_offset(rows, offset)
+        fitted = self._fit(rows, prior=prior, **given) if self.borrows else self._fit(rows, **given)
+        return fitted if offset is None else with_offset(offset, fitted)
 
 
 def _of_sums(fit: Callable[..., Recalibrator]) -> Callable[..., Recalibrator]:
@@ -296,6 +314,18 @@ def _adaptive_scaling(
         tracks = prior.strength * worth(rows) / (rows.n * rows.weight)
         prior = Prior(prior.previous, tracks)
     return scaling.fit_adaptive_scaling(rows, time_constant, prior)
+
+
+def _estimated(fit: Callable[..., Recalibrator]) -> Callable[..., Recalibrator]:
+    """Adapts a fit that counts a prior in independent rows, whatever covariance was sent."""
+
+    def adapted(rows: FitRows, prior: Towards | None, **given: Any) -> Recalibrator:
+        if prior is not None and rows.n:
+            strength = prior.strength * worth(rows) / (rows.n * rows.weight)
+            prior = Prior(prior.previous, strength)
+        return fit(rows, prior=prior, **given)
+
+    return adapted
 
 
 FITTINGS: Mapping[str, Fitting] = {
@@ -321,10 +351,18 @@ FITTINGS: Mapping[str, Fitting] = {
     beta.GpBeta.method: Fitting(beta_fit.fit_gp_beta, "inducing"),
     cauchy.GpCauchy.method: Fitting(cauchy.fit_gp_cauchy, "inducing", "surrogate_level"),
     residual.ResidualCovariance.method: Fitting(
-        residual.fit_residual_covariance, "objective", "axes", borrows=True, estimates=True
+        _estimated(residual.fit_residual_covariance),
+        "objective",
+        "axes",
+        borrows=True,
+        estimates=True,
     ),
     regression.CovarianceRegression.method: Fitting(
-        regression.fit_covariance_regression, "objective", "axes", borrows=True, estimates=True
+        _estimated(regression.fit_covariance_regression),
+        "objective",
+        "axes",
+        borrows=True,
+        estimates=True,
     ),
 }
 

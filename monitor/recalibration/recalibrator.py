@@ -5,24 +5,25 @@ A class that is `Documented` says in its annotations what may stand in each fiel
 `__post_init__` what its fields must be to each other: a recalibrator that exists is valid.
 Documents are read elsewhere (`monitor.store.documents`).
 
-Beside the contract stand what a fit rests on, the distributions that a recalibrator gives, and the
-check that its results can be sent to a tracker. The methods themselves have files of their own.
+Beside the contract stand what a fit rests on, the distributions that a recalibrator gives, the form
+of a field that holds one, and the check that its results can be sent to a tracker. The methods
+themselves have files of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from itertools import pairwise
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 from annotated_types import Interval, Len
 
 from monitor.frames.cholesky import factorise, positive_definite
 from monitor.frames.detections import Estimates, Limits
-from monitor.frames.marks import CountFrom1, Nanoseconds, Positive, Printable
+from monitor.frames.marks import CountFrom1, Nanoseconds, Positive, Printable, Schema, between
 from monitor.frames.space import BoolArray, FloatArray
 from monitor.statistics.measures import Marginals, NormalMarginals
 
@@ -165,7 +166,11 @@ class Recalibrator(Documented):
 
     __slots__ = ()
     method: ClassVar[str]
-    output: Output = Output.GAUSSIAN
+
+    @property
+    def output(self) -> Output:
+        """Shape of its distributions."""
+        return Output.GAUSSIAN
 
     @property
     def k(self) -> int | None:
@@ -263,6 +268,62 @@ class Basis(Documented):
             unit = " s" if self.clock is Clock.SECONDS else ""
             text += f", {self.clock} {self.first} to {self.last}{unit}"
         return text + ("" if self.borrows_from is None else f", borrows from {self.borrows_from}")
+
+
+class Method(Protocol):
+    """A method, of estimates or of class probabilities, as documents name it."""
+
+    method: ClassVar[str]
+
+    def parameters(self) -> Document:
+        """Returns its fields as JSON values."""
+        ...
+
+
+def described(recalibrator: Method, basis: Basis | None = None) -> Document:
+    """Returns the part of a document that holds a recalibrator, and what it rests on if known."""
+    content = {"method": recalibrator.method, "parameters": recalibrator.parameters()}
+    return content if basis is None else {**content, "basis": basis.parameters()}
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class RecalibratorForm:
+    """Marks a field that holds a recalibrator: {"method": …, "parameters": {…}}.
+
+    methods     that may stand there; they differ in their parameters
+    with_basis  whether the field holds a pair, of a recalibrator and what it rests on if known
+    """
+
+    methods: Mapping[str, type]
+    with_basis: bool = False
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Schema:
+        def entry(kind: Any, *, required: bool = False) -> Schema:
+            schema = handler.generate_schema(kind)
+            return {"type": "typed-dict-field", "schema": schema, "required": required}
+
+        choices = {
+            method: {
+                "type": "typed-dict",
+                "fields": {
+                    "method": entry(Literal[method], required=True),
+                    "parameters": entry(kind, required=bool(fields(kind))),
+                    **({"basis": entry(Basis | None)} if self.with_basis else {}),
+                },
+                "extra_behavior": "forbid",
+            }
+            for method, kind in self.methods.items()
+        }
+        union = {"type": "tagged-union", "discriminator": "method", "choices": choices}
+        writer = (lambda pair: described(*pair)) if self.with_basis else described
+        return between(self._read, writer, union)
+
+    def _read(self, content: Mapping[str, Any]) -> Any:
+        # One without fields needs no parameters.
+        found = (
+            content["parameters"] if "parameters" in content else self.methods[content["method"]]()
+        )
+        return (found, content.get("basis")) if self.with_basis else found
 
 
 def sound_rows(sent: Estimates, made: Estimates, limits: Limits, *, definite: bool) -> BoolArray:

@@ -14,14 +14,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 import numpy as np
 
 from monitor.frames.detections import Estimates
-from monitor.frames.marks import Schema, between
 from monitor.frames.slices import NO_COVARIANCE, RangeBuckets
 from monitor.frames.space import FloatArray, IntArray, Space
 from monitor.recalibration.binned import HistogramBinning, IsotonicStd
@@ -33,11 +32,20 @@ from monitor.recalibration.class_probabilities import (
 from monitor.recalibration.class_scaling import AuxiliaryScaling, Temperature, VectorScaling
 from monitor.recalibration.estimated.regression import CovarianceRegression
 from monitor.recalibration.estimated.residual import ResidualCovariance
+from monitor.recalibration.mean_correction import MeanCorrection
 from monitor.recalibration.processes.beta import GpBeta
 from monitor.recalibration.processes.cauchy import GpCauchy
 from monitor.recalibration.processes.normal import GpNormal, GpNormalMultivariate
 from monitor.recalibration.quantiles import IsotonicQuantiles
-from monitor.recalibration.recalibrator import Basis, Document, Identity, Output, Recalibrator
+from monitor.recalibration.recalibrator import (
+    Basis,
+    Document,
+    Identity,
+    Output,
+    Recalibrator,
+    RecalibratorForm,
+    described,
+)
 from monitor.recalibration.rejection import Rejection
 from monitor.recalibration.scaling import AdaptiveScaling, CovarianceScaling, VarianceScaling
 from monitor.statistics.measures import Marginals
@@ -58,49 +66,20 @@ METHODS: Mapping[str, type[Recalibrator]] = {
     CovarianceRegression.method: CovarianceRegression,
 }
 
+# Methods that estimate covariances, and need none.
+ESTIMATING = ResidualCovariance.method, CovarianceRegression.method
 
-@dataclass(frozen=True, eq=False, slots=True)
-class RecalibratorForm:
-    """Marks a field that holds a recalibrator: {"method": …, "parameters": {…}}.
-
-    methods     that may stand there; they differ in their parameters
-    with_basis  whether the field holds a pair, of a recalibrator and what it rests on if known
-    """
-
-    methods: Mapping[str, type] = field(default_factory=lambda: METHODS)
-    with_basis: bool = False
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Schema:
-        def entry(kind: Any, *, required: bool = False) -> Schema:
-            schema = handler.generate_schema(kind)
-            return {"type": "typed-dict-field", "schema": schema, "required": required}
-
-        choices = {
-            method: {
-                "type": "typed-dict",
-                "fields": {
-                    "method": entry(Literal[method], required=True),
-                    "parameters": entry(kind, required=bool(fields(kind))),
-                    **({"basis": entry(Basis | None)} if self.with_basis else {}),
-                },
-                "extra_behavior": "forbid",
-            }
-            for method, kind in self.methods.items()
-        }
-        union = {"type": "tagged-union", "discriminator": "method", "choices": choices}
-        writer = (lambda pair: described(*pair)) if self.with_basis else described
-        return between(self._read, writer, union)
-
-    def _read(self, content: Mapping[str, Any]) -> Any:
-        # One without fields needs no parameters.
-        found = (
-            content["parameters"] if "parameters" in content else self.methods[content["method"]]()
-        )
-        return (found, content.get("basis")) if self.with_basis else found
+# What a document may hold: methods, and one of them behind a correction of the mean.
+RECALIBRATORS: Mapping[str, type[Recalibrator]] = {
+    **METHODS,
+    MeanCorrection.method: MeanCorrection,
+}
 
 
-AnyRecalibrator = Annotated[Recalibrator, RecalibratorForm()]
-FittedRecalibrator = Annotated[tuple[Recalibrator, Basis | None], RecalibratorForm(with_basis=True)]
+AnyRecalibrator = Annotated[Recalibrator, RecalibratorForm(RECALIBRATORS)]
+FittedRecalibrator = Annotated[
+    tuple[Recalibrator, Basis | None], RecalibratorForm(RECALIBRATORS, with_basis=True)
+]
 FORMAT = "calibration-monitor/recalibrator/1"
 MOST_SELECTED = 4096
 
@@ -217,14 +196,6 @@ def share_out(slices: IntArray, serving: Callable[[int], Recalibrator]) -> Share
     parts = map(slice, [0, *ends], ends)
     order = np.argsort(number_by_row, kind="stable")
     return Shares(order, tuple(zip(chosen, parts, strict=True)))
-
-
-def described(
-    recalibrator: Recalibrator | ClassRecalibrator, basis: Basis | None = None
-) -> Document:
-    """Returns the part of a document that holds a recalibrator, and what it rests on if known."""
-    content = {"method": recalibrator.method, "parameters": recalibrator.parameters()}
-    return content if basis is None else {**content, "basis": basis.parameters()}
 
 
 class Promoted:
@@ -379,7 +350,7 @@ CLASS_METHODS: Mapping[str, type[ClassRecalibrator]] = {
 
 # Of estimates or of class probabilities: no two methods have one name.
 AnyMethod = Recalibrator | ClassRecalibrator
-FittedMethod = Annotated[AnyMethod, RecalibratorForm({**METHODS, **CLASS_METHODS})]
+FittedMethod = Annotated[AnyMethod, RecalibratorForm({**RECALIBRATORS, **CLASS_METHODS})]
 
 
 @dataclass(frozen=True)

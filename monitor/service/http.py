@@ -79,7 +79,8 @@ class FactorReader:
     def read(self) -> Generator[None, None, Mapping[str, tuple[Factor, ...]]]:
         """Reads the factors of now by slice, one a dimension, in steps of one stream each.
 
-        A factor is the variance as last forwarded over the variance as sent.
+        A factor is the variance as last forwarded over the variance as sent; slices whose
+        detections come without a covariance have none.
         """
         pipeline, version = self.pipeline, self.pipeline.recalibrators.selection.version
         if version != self._version:
@@ -90,8 +91,10 @@ class FactorReader:
                 continue
             for slice in np.unique(recalibrated.slices).tolist():
                 rows = np.flatnonzero(recalibrated.slices == slice)
-                made, sent = recalibrated.forwarded.take(rows), recalibrated.sent.take(rows)
                 entry = pipeline.slices.slices[slice]
+                if entry.space.assumed:
+                    continue
+                made, sent = recalibrated.forwarded.take(rows), recalibrated.sent.take(rows)
                 self._known[entry.name] = factors(made, sent, entry.space.names)
             yield
         return dict(self._known)

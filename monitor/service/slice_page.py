@@ -34,14 +34,16 @@ from monitor.service.status_page import (
 from monitor.service.view import (
     EPOCH,
     View,
+    assumption,
     before,
     enough,
     factor_of,
+    is_assumed,
     lasting,
     sigma,
     state_of,
 )
-from monitor.statistics.measures import AxisMeasures
+from monitor.statistics.measures import DimensionMeasures, JointMeasures
 from monitor.statistics.reading import RAW, RECALIBRATED
 
 # Measures of the table of numbers, with their heads, and those of the joint block.
@@ -73,7 +75,10 @@ def slice_page(view: View, name: str) -> Steps:
         window, reading = view.shown(name)
         _, kind, word = state_of(view, name)
         words, made = "too few labels to say more", reading.recalibrated
-        if enough(made):
+        if is_assumed(reading) and made.rows:
+            words = escape(assumption(reading.space, reading.raw))
+            words += "; the figures of raw tell of the assumption"
+        elif enough(made):
             words = fact(sigma(factor_of(made)), name, window, RECALIBRATED, JOINT, "sigma")
         of = f"the last {view.of}" if window != EPOCH else "all time since epoch"
         rows = fact(f"{reading.raw.rows:,}", name, window, RAW, JOINT, "n")
@@ -164,7 +169,10 @@ def _numbers(view: View, name: str) -> str:
     window, reading = view.shown(name)
     rows = []
     for stage, found in reading.stages:
-        axes: dict[str, AxisMeasures] = {**found.dimensions, JOINT: found.joint}
+        axes: dict[str, DimensionMeasures | JointMeasures] = {
+            **found.dimensions,
+            JOINT: found.joint,
+        }
         for axis, measured in axes.items():
             names = _OF_JOINT if axis == JOINT else {one: one for one in _MEASURES}
             at = (name, window, stage, axis)
@@ -172,7 +180,8 @@ def _numbers(view: View, name: str) -> str:
                 fact(number(getattr(measured, names[one])), *at, names[one]) if one in names else ""
                 for one in _MEASURES
             ]
-            rows.append([f"{escape(axis)}, {stage}", *cells])
-    return (
-        f"<h2>Numbers</h2>{html_table('numbers', ('dimension, stage', *_MEASURES.values()), rows)}"
-    )
+            # GetCalibration has the bias and the sums of squared errors, and no root of these.
+            root = "" if isinstance(measured, JointMeasures) else number(measured.rmse)
+            rows.append([f"{escape(axis)}, {stage}", root, *cells])
+    head = ("dimension, stage", "RMSE", *_MEASURES.values())
+    return f"<h2>Numbers</h2>{html_table('numbers', head, rows)}"

@@ -23,9 +23,10 @@ from monitor.figures.tables import fact, html_table
 from monitor.figures.timeline import Line, sparkline
 from monitor.frames.detections import ACTED_ON, PASSED_THROUGH, Reason
 from monitor.frames.frame import TrackStatus
+from monitor.frames.slices import is_bare
 from monitor.frames.space import FloatArray
 from monitor.frames.status import StreamStatus
-from monitor.promotion.records import PromotionMode, TrialState
+from monitor.promotion.records import TrialState
 from monitor.service.history import (
     AT,
     HOUR,
@@ -37,13 +38,16 @@ from monitor.service.view import (
     EPOCH,
     SOON,
     View,
+    assumption,
     before,
     called,
     counted,
     enough,
     factor_of,
     findings,
+    is_assumed,
     lasting,
+    mending,
     odds,
     percent,
     proof,
@@ -53,6 +57,7 @@ from monitor.service.view import (
     trouble,
     unusual,
 )
+from monitor.statistics.measures import Evaluation
 from monitor.statistics.reading import RAW, RECALIBRATED
 from monitor.statistics.verdicts import CLOSE, MATTERS
 
@@ -148,6 +153,9 @@ def _shown(view: View) -> str:
 _READ = """<details><summary>How to read this page</summary><ul>
 <li>Raw: as the detector sends it; recalibrated: as it is forwarded. Without a recalibrator, and
 until labels come of what one has made, they are the same, and their lines cover each other.</li>
+<li>“No covariance”: the detector sends none, and [tracker] missing_deviation is assumed until one
+that was learned from labels is promoted. What is raw there tells of the assumption; bias and RMSE,
+on the page of the slice, tell of the detector.</li>
 <li>NEES/K: squared error over the stated variance. 1 is calibrated; at 4 σ is twice too small.</li>
 <li>ENCE: how far σ is from the errors, as a share of σ, in the worst dimension; compare it with its
 noise, which a calibrated detector would read. QCE: how far coverage is from what is stated.</li>
@@ -163,7 +171,7 @@ def alarm_card(view: View, alarm: Alarm) -> str:
     severity, at = str(alarm.severity), (alarm.slice, "drift", str(alarm.severity), "alarm")
     size = fact(size_of_error(alarm.scale), *at, "scale")
     raw = alarm.stage is Stage.RAW
-    mending = "" if raw or alarm.direction is Direction.UNDER else _mending(view, alarm.slice)
+    remedy = "" if raw or alarm.direction is Direction.UNDER else mending(view, alarm.slice)
     stage = "as the detector sends it" if raw else "as it is forwarded"
     tracks = f" of {fact(f'{alarm.tracks:,}', *at, 'tracks')} tracks" if alarm.tracks else ""
     return (
@@ -176,20 +184,7 @@ def alarm_card(view: View, alarm: Alarm) -> str:
         f"Healthy driving gives such evidence once in "
         f"{fact(hours(alarm.evidence), *at, 'evidence_hours')} at most; threshold "
         f"{fact(hours(alarm.threshold), *at, 'threshold_hours')}, by the {alarm.detector} test.</p>"
-        f"<p>{mending}{_remedy(f'calibrationdrift{severity}')}</p></article>"
-    )
-
-
-def _mending(view: View, slice: str) -> str:
-    """Says whether the sidecar corrects a slice by itself, and how far it is."""
-    here = (one for one in view.trials if one.slice == slice and one.state is not TrialState.GUARD)
-    alone = view.promotion == PromotionMode.AUTOMATIC and not view.pinned
-    trial, how = next(here, None), "by itself" if alone else "by you alone"
-    if trial is None:
-        return f"No correction is on trial yet; once proven better, one is promoted {how}. "
-    return (
-        f"A correction is on trial, {proof(trial.evidence)}; it is promoted {how} at "
-        f"{odds(trial.evidence.log10_threshold)}. "
+        f"<p>{remedy}{_remedy(f'calibrationdrift{severity}')}</p></article>"
     )
 
 
@@ -233,11 +228,13 @@ def _row(view: View, name: str) -> list[str]:
     words = "too few labels to say"
     if enough(made):
         words = fact(sigma(factor_of(made)), *at, JOINT, "sigma")
+    if (assumed := is_assumed(reading)) and raw.rows:
+        words = escape(assumption(reading.space, raw))
     alarms = [one for one in view.alarms if one.slice == name]
     if alarms:
         words = f"{_raised(view, alarms[0])}; {words} over {view.of}"
     first = f'{_linked(view, name)}<br><span class="small">{badge(kind, word)}: {words}</span>'
-    worst, ence = max(made.dimensions.items(), key=lambda one: np.nan_to_num(one[1].ence, nan=-1))
+    of_raw_joint = fact(number(raw.joint.nees_over_k), *of_raw, "nees_over_k")
     return [
         _two(first, note) if (note := _note(view, name, window)) else first,
         _two(
@@ -245,14 +242,22 @@ def _row(view: View, name: str) -> list[str]:
             f"worth {fact(number(made.joint.n_eff), *at, JOINT, 'n_eff')}",
         ),
         _spark(view, name),
-        fact(number(raw.joint.nees_over_k), *of_raw, "nees_over_k"),
+        _two(of_raw_joint, "of what is assumed") if reading.space.assumed else of_raw_joint,
+        *(["–"] * 3 if assumed else _forwarded(made, *at)),
+        _evidence(view, name),
+    ]
+
+
+def _forwarded(made: Evaluation, *at: str) -> list[str]:
+    """Writes what says whether σ is right as it is forwarded."""
+    worst, ence = max(made.dimensions.items(), key=lambda one: np.nan_to_num(one[1].ence, nan=-1))
+    return [
         fact(number(made.joint.nees_over_k), *at, JOINT, "nees_over_k"),
         _two(
             f"{fact(number(ence.ence), *at, worst, 'ence')} ({escape(worst)})",
             f"noise {fact(number(ence.ence_noise_floor), *at, worst, 'ence_noise_floor')}",
         ),
         fact(number(made.joint.qce), *at, JOINT, "qce"),
-        _evidence(view, name),
     ]
 
 
@@ -445,7 +450,8 @@ def certainty(view: View, name: str) -> tuple[tuple[str, str], tuple[str, str]]:
         return fact(number(getattr(one, f"{of}_{value}")), *at, f"{of}_{value}"), mark + share
 
     entropy = told("entropy", "mean", classes) if one.classified else ("–", "–")
-    return entropy, told("deviation", "q50", places)
+    # What is assumed for all is no word of the detector's.
+    return entropy, ("–", "–") if is_bare(name) else told("deviation", "q50", places)
 
 
 def _at(view: View, name: str) -> tuple[str, str, str, str]:
@@ -477,8 +483,8 @@ def _frames(view: View) -> str:
     """Says what became of detections and messages, with the reasons."""
     counters = view.snapshot.counters
     swapped = any(one.mark.word in SWAPPED for one in view.moments)
-    bare = not swapped and all(one.method == "identity" for one in view.active)
-    made = "by the active recalibrator" + " (unchanged: the identity)" * bare
+    unchanged = not swapped and all(one.method == "identity" for one in view.active)
+    made = "by the active recalibrator" + " (unchanged: the identity)" * unchanged
     words = {"recalibrated": made, "passed_through": "passed through", "refused": "refused"}
     if counters.estimated:
         words |= {"estimated": "given a covariance, since they came without one"}

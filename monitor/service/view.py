@@ -13,8 +13,15 @@ from dataclasses import asdict, dataclass, replace
 from monitor.drift.alarms import WRONG, Alarm, DriftState, SliceStanding, size_of_error
 from monitor.drift.bets import Severity, Stage
 from monitor.figures.svg import number
-from monitor.frames.slices import CLASS_PROBABILITIES, TOTAL
-from monitor.frames.space import FloatArray
+from monitor.frames.slices import (
+    CLASS_PROBABILITIES,
+    NO_COVARIANCE,
+    TOTAL,
+    is_bare,
+    is_total,
+    marked,
+)
+from monitor.frames.space import FloatArray, Space
 from monitor.frames.status import StreamStatus
 from monitor.pipeline.recalibrators import ActiveRecalibrator
 from monitor.pipeline.streams import TrackReading
@@ -26,9 +33,10 @@ from monitor.promotion.records import (
     TrialStanding,
     TrialState,
 )
+from monitor.recalibration.recalibrator import Identity
 from monitor.service.history import AT, History, Moment
 from monitor.service.metrics import Snapshot
-from monitor.statistics.measures import Evaluation
+from monitor.statistics.measures import DimensionMeasures, Evaluation
 from monitor.statistics.reading import PredictedReading, SliceReading
 from monitor.statistics.verdicts import CLOSE, FEWEST_TO_JUDGE, MATTERS
 
@@ -265,14 +273,31 @@ def factor_of(evaluation: Evaluation) -> float:
     return math.sqrt(ratio) if ratio >= 0 else math.nan
 
 
-def is_total(slice: str) -> bool:
-    """Says whether a slice is the sum of the others of its space."""
-    return slice == TOTAL or slice.startswith(f"{TOTAL} (")
+def is_assumed(reading: SliceReading) -> bool:
+    """Says whether σ of a slice is assumed: no covariance came, and none was estimated."""
+    return reading.space.assumed and reading.recalibrated is reading.raw
+
+
+def farthest(evaluation: Evaluation) -> tuple[str, DimensionMeasures]:
+    """Finds the dimension whose errors are the farthest from σ."""
+    dimensions = evaluation.dimensions.items()
+    return max(dimensions, key=lambda one: abs(math.log(one[1].nees_mean or math.inf)))
+
+
+def with_unit(value: float, unit: str) -> str:
+    """Writes a number with its unit."""
+    return f"{number(value)} {unit}".rstrip()
 
 
 def called(slice: str) -> str:
     """Names a slice in a sentence; '' stands for all slices."""
-    return {TOTAL: "all slices together", "": "all slices"}.get(slice, slice)
+    names = {
+        TOTAL: "all slices together",
+        "": "all slices",
+        NO_COVARIANCE: "what has no covariance",
+    }
+    names[marked(TOTAL)] = f"all slices together, {NO_COVARIANCE}"
+    return names.get(slice, slice)
 
 
 def state_of(view: View, name: str) -> tuple[int, str, str]:
@@ -286,6 +311,8 @@ def state_of(view: View, name: str) -> tuple[int, str, str]:
     if view.verifying(name):
         return 3, "swap", "verifying"
     window, reading = view.shown(name)
+    if is_assumed(reading):
+        return (4 if is_total(name) else 3), "", "σ is assumed"
     if window == EPOCH or not enough(reading.recalibrated):
         return 5, "", "not judged"
     if not 1 / MATTERS <= factor_of(reading.recalibrated) <= MATTERS:
@@ -304,7 +331,8 @@ def unusual(view: View, name: str) -> tuple[bool, bool]:
 
 def trouble(view: View, name: str) -> tuple[int, float]:
     """Orders slices: the least comes first."""
-    factor = factor_of(view.shown(name)[1].recalibrated)
+    reading = view.shown(name)[1]
+    factor = math.nan if is_assumed(reading) else factor_of(reading.recalibrated)
     return state_of(view, name)[0], -abs(math.log(factor)) if factor > 0 else 0.0
 
 
@@ -317,9 +345,9 @@ def findings(view: View) -> list[Said]:
     well = _well(view)
     grave = any(one.kind in ("page", "warning", "ticket") for one in found)
     # A window holds the time before a swap: what is off in it is no news then.
-    if not found or (well.kind == "well" and not grave):
+    if well is not None and (not found or (well.kind == "well" and not grave)):
         found.append(well)
-    found += _unknown(view)
+    found += [*_assumed(view), *_unknown(view)]
     return sorted(found, key=lambda one: _RANKS.get(one.kind, len(_RANKS)))
 
 
@@ -377,7 +405,10 @@ def _swaps(view: View) -> Iterator[Said]:
             continue
         promoted = record.what is Happened.PROMOTED
         of_classes = slice == CLASS_PROBABILITIES
+        assumed = is_bare(slice)
         what = "was corrected" if promoted else "is without its last correction, rolled back"
+        if assumed and promoted:
+            what = "was given a covariance"
         if slice in ("", CLASS_PROBABILITIES):
             what = (
                 "were corrected" if promoted else "are without their last correction, rolled back"
@@ -390,7 +421,8 @@ def _swaps(view: View) -> Iterator[Said]:
             factor = math.exp(sum(map(math.log, known)) / len(known) / 2)
             way = "larger" if factor > 1 else "smaller"
             times = number(max(factor, 1 / factor))
-            text += f": σ is forwarded {times} times {way} than the detector states"
+            than = "was assumed" if assumed else "the detector states"
+            text += f": σ is forwarded {times} times {way} than {than}"
         verifying = view.verifying(slice)
         alarmed = any(one.slice == slice for one in view.alarms)
         text += "; being verified" * verifying
@@ -441,6 +473,51 @@ def _candidates(view: View) -> Iterator[Said]:
             yield Said("note", text, "calibrationcandidatewaits")
 
 
+def _assumed(view: View) -> Iterator[Said]:
+    """Says of which slices σ is assumed, how large errors are beside it, and what ends that."""
+    rows = {
+        name: view.shown(name)[1].raw.rows
+        for name, reading in view.readings.items()
+        if is_assumed(reading) and not is_total(name)
+    }
+    name = max(rows, key=rows.__getitem__, default="")
+    if not rows or not rows[name]:
+        return
+    reading = view.shown(name)[1]
+    others = f" and {counted(len(rows) - 1, 'other slice')}" * (len(rows) > 1)
+    method = view.snapshot.pipeline.config.promotion.missing_method
+    more = f"Nothing is fitted to it: [promotion] missing_method is {method}."
+    if method != Identity.method:
+        more = mending(view, name, "covariance that is learned from its labels")
+    yield Said(
+        "note",
+        f"{called(name)}{others}: {assumption(reading.space, reading.raw)}.",
+        "docs/promotion.md#life-of-a-detector-without-covariances",
+        more,
+    )
+
+
+def assumption(space: Space, raw: Evaluation) -> str:
+    """Says what σ is assumed, and how large the errors of the farthest dimension are."""
+    worst, one = farthest(raw)
+    unit = next(each.unit for each in space.dimensions if each.name == worst)
+    sizes = with_unit(one.rmv, unit), with_unit(one.rmse, unit)
+    return f"σ of {worst} is assumed, {sizes[0]}; its errors are {sizes[1]}"
+
+
+def mending(view: View, slice: str, what: str = "correction") -> str:
+    """Says whether the sidecar corrects a slice by itself, and how far it is."""
+    here = (one for one in view.trials if one.slice == slice and one.state is not TrialState.GUARD)
+    alone = view.promotion == PromotionMode.AUTOMATIC and not view.pinned
+    trial, how = next(here, None), "by itself" if alone else "by you alone"
+    if trial is None:
+        return f"No {what} is on trial yet; once proven better, one is promoted {how}. "
+    return (
+        f"A {what} is on trial, {proof(trial.evidence)}; it is promoted {how} at "
+        f"{odds(trial.evidence.log10_threshold)}. "
+    )
+
+
 def _unknown(view: View) -> Iterator[Said]:
     """Says which slices are less certain than before, the worst by name; this needs no label."""
     for i, (of, what) in enumerate((("entropy", "class"), ("deviation", "place"))):
@@ -473,9 +550,12 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f} %" if share >= 0 else "–"
 
 
-def _well(view: View) -> Said:
-    """Says that nothing is wrong, or why that cannot be said."""
-    names = [name for name in view.readings if not is_total(name)]
+def _well(view: View) -> Said | None:
+    """Says that nothing is wrong, or why that cannot be said; None where all σ are assumed."""
+    several = {name: one for name, one in view.readings.items() if not is_total(name)}
+    names = [name for name, one in several.items() if not is_assumed(one)]
+    if not names and any(one.raw.rows for one in several.values()):
+        return None
     unsure = [name for name in names if view.verifying(name)]
     names = [name for name in names if name not in unsure]
     shown = {name: view.shown(name)[1].recalibrated for name in names}

@@ -35,6 +35,7 @@ from monitor.statistics.measures import (
 )
 from monitor.statistics.observations import axis_degrees, joint_unit
 from monitor.statistics.sparsification import ErrorRanking, rank_twice
+from monitor.statistics.verdicts import mean_interval, numbered_tracks
 
 BinningKind = Literal["equal-count", "equal-width", "frozen"]
 
@@ -316,10 +317,11 @@ def evaluate_rows(
         joint = replace(
             joint, nll=float(np.sum(nll)), qce_by_tau=undefined, coverage_by_tau=undefined
         )
+    number, _ = numbered_tracks(kept.size, track)
     dimensions = {}
     for i, name in enumerate(space.names):
         column = variance[:, i], error[:, i], nees[:, i], within[:, i]
-        gaussian = _dimension(cut, i, *column, tau, effect[i], ranking[i])
+        gaussian = _dimension(cut, i, *column, tau, effect[i], number, ranking[i])
         dimensions[name] = replace(gaussian, **own[i])
         done(share)
     return Evaluation(
@@ -363,6 +365,7 @@ def _dimension(
     within: BoolArray,
     tau: FloatArray,
     effect: float,
+    number: IntArray,
     ranking: ErrorRanking,
 ) -> DimensionMeasures:
     n = error.size
@@ -384,6 +387,7 @@ def _dimension(
         mean_variance=float(variance.mean()),
         mean_squared_error=float(squared_error.mean()),
         bias=float(error.mean()),
+        bias_interval=mean_interval(error, number),
         crps=float(np.mean(sigma * measures.normal_crps(error / sigma))),
         pinball_by_tau=np.maximum(tau * d, (tau - 1) * d).mean(axis=0),
         coverage_by_tau=within.mean(axis=0),

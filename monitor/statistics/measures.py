@@ -473,7 +473,8 @@ class DimensionMeasures(AxisMeasures):
     uce                       over σ² with equal widths, else over the bins of ENCE; unit²
     c_v                       coefficient of variation of σ; NaN for a single row
     mean_sigma, mean_variance, mean_squared_error  means of σ, σ² and error²
-    bias                      mean error, in the unit
+    bias, bias_interval       mean error, in the unit, and its 95 % interval by tracks; NaN where
+                              fewer than two are known
     crps                      mean continuous ranked probability score, in the unit; NaN if the
                               distributions have no mean, as Cauchy's
     pinball_by_tau            (T,) one-sided loss at the Gaussian τ quantile, in the unit
@@ -493,6 +494,7 @@ class DimensionMeasures(AxisMeasures):
     mean_variance: float
     mean_squared_error: float
     bias: float
+    bias_interval: tuple[float, float]
     crps: float
     pinball_by_tau: FloatArray
     coverage_one_sided_by_tau: FloatArray | None
@@ -521,6 +523,12 @@ class DimensionMeasures(AxisMeasures):
     def mpiw(self) -> float:
         """Mean of mpiw_by_tau."""
         return float(self.mpiw_by_tau.mean())
+
+    @property
+    def bias_margin(self) -> float:
+        """Half of bias_interval, in the unit."""
+        lower, upper = self.bias_interval
+        return (upper - lower) / 2
 
     @property
     def std_scaling(self) -> float:
@@ -585,7 +593,8 @@ class Evaluation:
 # What is printed under its own name, in this order.
 _DIMENSION = (
     *("n", "n_eff", "ence", "ence_noise_floor", "ence_noise_floor_gaussian", "kurtosis"),
-    *("uce", "nll", "rmse", "rmv", "sharpness", "c_v", "bias", "std_scaling"),
+    *("uce", "nll", "rmse", "rmv", "sharpness", "c_v", "bias", "bias_interval"),
+    "std_scaling",
     *("nees_mean", "nees_interval", "nees_interval_n_eff", "nees_median_ratio"),
     *("qce", "qce_by_tau", "qce_marginal", "qce_marginal_by_tau", "pinball", "pinball_by_tau"),
     *("picp_by_tau", "mpiw", "mpiw_by_tau", "coverage_one_sided_by_tau", "calibration_area"),

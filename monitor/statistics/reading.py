@@ -40,11 +40,15 @@ from monitor.statistics.state import (
     axis_cells,
     no_stage_statistics,
 )
+from monitor.statistics.verdicts import mean_interval_of_sums
 
 # Names of the stages.
 RAW = "raw"
 RECALIBRATED = "recalibrated"
 _HALF_LOG_TAU = 0.5 * math.log(math.tau)
+
+# Mean NEES above which so many squares are cut at LARGEST that they do not show how alike they are.
+_MOSTLY_CUT = LARGEST / 4
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -183,6 +187,13 @@ def read_in_steps(statistics: StageStatistics, cut: BinCut) -> Generator[None, N
             mean_variance=float(variance[i]) * per_row,
             mean_squared_error=float(squared_error[i]),
             bias=float(error[i]) * per_row,
+            bias_interval=mean_interval_of_sums(
+                n,
+                float(error[i]) * per_row,
+                float(squared_error[i]),
+                effect[i] if nees[i] < _MOSTLY_CUT else math.inf,
+                statistics.pairs,
+            ),
             crps=float(crps[i]) * per_row if known[i] else math.nan,
             pinball_by_tau=pinball[i],
             coverage_by_tau=within[i],

@@ -18,6 +18,9 @@ _SPREADS = (
     re.compile(r"(?P<kind>[PC])[_.](?P<of>.+?)[_.](?P=of)"),
 )
 
+# What any of these looks like, in whatever form.
+LOOKS_LIKE_SPREAD = re.compile(r"cov|var|std|sigma|uncertain", re.IGNORECASE)
+
 # And the covariance of two dimensions.
 _PAIR = re.compile(r"(?:cov|covariance|[PC])[_.](?P<a>.+?)[_.](?P<b>.+)")
 
@@ -109,6 +112,12 @@ def meant(names: Sequence[str]) -> dict[str, str]:
         if column is not None and not known and column not in found.values():
             found[ours] = column
     return found
+
+
+def other_than_dimensions(names: Sequence[str]) -> frozenset[str]:
+    """Finds columns that by their names are numbers of objects, frames and the like."""
+    others = frozenset[str]().union(*_OTHERS.values())
+    return frozenset(name for name in names if _plain(name) in others)
 
 
 def offered(names: Sequence[str], option: str = "--map") -> str:

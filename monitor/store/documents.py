@@ -36,7 +36,7 @@ from monitor.promotion.register import Follower
 from monitor.promotion.tracks import ClassKind
 from monitor.promotion.trial import AwaitingGuard, Candidate, Guard
 from monitor.recalibration.class_probabilities import ClassRecalibrator
-from monitor.recalibration.recalibrator import InvalidRecalibrator
+from monitor.recalibration.recalibrator import InvalidRecalibrator, RecalibratorForm
 from monitor.recalibration.rejection import RejectedBy, Rejection
 from monitor.recalibration.selection import (
     CLASS_FORMAT,
@@ -46,7 +46,6 @@ from monitor.recalibration.selection import (
     AnySelection,
     ClassSelection,
     FittedRecalibrator,
-    RecalibratorForm,
     Selection,
 )
 

@@ -1,13 +1,12 @@
 """Files of benchmarks as named columns: KITTI tracking, MOT Challenge, COCO and nuScenes.
 
 Detections and labels of a format are read alike. None of the formats has variances of its own:
-they come from further fields, or by `--assume-std`. docs/files.md says which field becomes what.
+they come from further fields, or there are none. docs/files.md says which field becomes what.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from hashlib import sha256
@@ -17,6 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from monitor.frames.space import FloatArray
+from monitor.store.column_names import LOOKS_LIKE_SPREAD
 from monitor.store.tables import BOX, AnyArray, RecordingError, reading
 
 
@@ -56,8 +56,13 @@ _SPREADS: Mapping[str, Sequence[str]] = {
     "yaw": ("yaw",),
 }
 
-
-_LOOKS_LIKE_SPREAD = re.compile(r"cov|var|std|sigma|uncertain", re.IGNORECASE)
+# What detections of a format measure; further fields such as the image box of KITTI only by name.
+_MEASURED: Mapping[Format, tuple[str, ...]] = {
+    Format.KITTI: (*_PLACE, "l", "w", "h", "yaw"),
+    Format.MOT: _IMAGE,
+    Format.COCO: _IMAGE,
+    Format.NUSCENES: (*_PLACE, *_SIZE, "yaw"),
+}
 
 
 def format_of(path: Path) -> Format:
@@ -79,10 +84,17 @@ def format_of(path: Path) -> Format:
 
 def box_of(kind: Format, names_here: Mapping[str, str]) -> tuple[str, ...]:
     """Names a box seen from above in the columns of a format, as they are renamed by --map."""
-    if kind is not Format.KITTI:
-        return BOX
+    return BOX if kind is not Format.KITTI else _renamed(_CAMERA_BOX, names_here)
+
+
+def dimensions_of(kind: Format, names_here: Mapping[str, str]) -> tuple[str, ...]:
+    """Names what a detection of a format measures, as it is renamed by --map; none of a table."""
+    return _renamed(_MEASURED.get(kind, ()), names_here)
+
+
+def _renamed(names: tuple[str, ...], names_here: Mapping[str, str]) -> tuple[str, ...]:
     ours_of = {theirs: ours for ours, theirs in names_here.items()}
-    return tuple(ours_of.get(name, name) for name in _CAMERA_BOX)
+    return tuple(ours_of.get(name, name) for name in names)
 
 
 def read_format(path: Path, kind: Format) -> NamedArrays:
@@ -312,7 +324,7 @@ def _further(path: Path, rows: list[dict[str, Any]]) -> NamedArrays:
                 heads = [f"{kind}_{dimension}" for dimension in dimensions]
                 found |= dict(zip(heads, values.T, strict=True))
     read = {f"{field}_{kind}" for field in _SPREADS for kind in ("var", "std")}
-    looks = {name for row in rows for name in row if _LOOKS_LIKE_SPREAD.search(name)}
+    looks = {name for row in rows for name in row if LOOKS_LIKE_SPREAD.search(name)}
     return found | {
         name: np.array([str(row.get(name, "")) for row in rows], np.str_)
         for name in sorted(looks - read)

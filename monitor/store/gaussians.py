@@ -6,6 +6,7 @@ verbs to say. What else a file holds of a row is read in recordings.py.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import permutations
@@ -13,8 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
-from monitor.frames.space import FloatArray, IntArray
-from monitor.store.column_names import listed, offered
+from monitor.frames.space import BoolArray, FloatArray, IntArray
+from monitor.store.column_names import (
+    LOOKS_LIKE_SPREAD,
+    listed,
+    offered,
+    other_than_dimensions,
+)
 from monitor.store.tables import (
     AnyArray,
     ArrayColumns,
@@ -34,6 +40,10 @@ BLOCKS = ("mean", "cov", "var", "std", "gt", "dimensions")
 # Arrays that must be one value a row where they exist.
 ONE_A_ROW = ("class", "seq", "frame", "stamp_ns", "t", "score", "track", "gt_id", "ignore")
 
+# Standard deviation that stands in where a file gives none, in the unit of the dimension: what the
+# tracker takes by default, [tracker] missing_deviation.
+ASSUMED_DEVIATION = 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class Gaussians:
@@ -42,18 +52,33 @@ class Gaussians:
     mean, truth  (N, K); truth NaN where there is none
     covariance   (N, K, K)
     diagonal     whether the file gives only variances of these dimensions
+    assumed      (N,) rows of which the file gives no variance: their covariance is assumed
     """
 
     mean: FloatArray
     covariance: FloatArray
     diagonal: bool
     truth: FloatArray
+    assumed: BoolArray
 
 
-def column_gaussians(columns: Columns, deviations: Mapping[str, float]) -> ColumnGaussians:
+def column_gaussians(
+    columns: Columns,
+    deviations: Mapping[str, float],
+    wanted: tuple[str, ...] | None = None,
+    measured: tuple[str, ...] = (),
+    fitted: tuple[str, ...] = (),
+) -> ColumnGaussians:
     """Finds the Gaussians of named columns; dimensions are those with var_<d>, std_<d>.
 
-    deviations  σ of dimensions for which the file has neither
+    Where there is none at all, they are those of the deviations and those wanted; without these
+    those fitted, those of the format, those with gt_<d>, or those measured elsewhere. Their
+    variance is assumed.
+
+    deviations  σ of dimensions for which the file, or some of its rows, have neither
+    wanted      dimensions that are asked for; None: all
+    measured    names that may be dimensions since labels have them
+    fitted      dimensions of a recalibrator
     raises      RecordingError where there is no dimension, or one has both
     """
     names = columns.names
@@ -71,21 +96,55 @@ def column_gaussians(columns: Columns, deviations: Mapping[str, float]) -> Colum
     for dimension, deviation in deviations.items():
         if dimension not in names:
             raise no_column(columns.path, dimension, names)
-        if dimension in spread:
+        column = spread.setdefault(dimension, deviation)
+        if isinstance(column, str) and not columns.blank(column).any():
             raise RecordingError(
-                f"{columns.path}: --assume-std {dimension}: the file has {spread[dimension]}. "
+                f"{columns.path}: --assume-std {dimension}: the file has {column}. "
                 "Leave the dimension out."
             )
-        spread[dimension] = deviation
+    if not any(isinstance(column, str) for column in spread.values()):
+        there = {*fitted} <= {*names}
+        bare = wanted or (fitted if there and not spread else ())
+        bare = bare or (() if spread else _without_variances(columns, measured))
+        for dimension in bare:
+            if dimension not in names:
+                raise no_column(columns.path, dimension, names)
+        spread |= dict.fromkeys((one for one in bare if one not in spread), ASSUMED_DEVIATION)
     if not spread:
         raise RecordingError(_no_gaussian(columns))
-    return ColumnGaussians(columns, spread)
+    return ColumnGaussians(columns, spread, deviations)
+
+
+def _without_variances(columns: Columns, measured: tuple[str, ...]) -> tuple[str, ...]:
+    """Finds the dimensions of a file without a single variance; none where one may be meant."""
+    names, there = columns.names, {*columns.names}
+    guess = offered(names)
+    json = columns.path.suffix == ".json"
+    if re.search(r"\b(?:var|std)_", guess) or (json and any(map(LOOKS_LIKE_SPREAD.search, names))):
+        return ()
+    if of_format := tuple(name for name in columns.dimensions if name in there):
+        return of_format
+    labelled = tuple(name for name in names if f"gt_{name}" in there)
+    if labelled or not measured:
+        return labelled
+    others = {*ONE_A_ROW, *other_than_dimensions(names)}
+    return tuple(n for n in names if n in measured and n not in others and _is_number(columns, n))
+
+
+def _is_number(columns: Columns, name: str) -> bool:
+    """Tells whether a column holds numbers."""
+    try:
+        columns.floats(name, np.arange(columns.count))
+    except RecordingError:
+        return False
+    return True
 
 
 _HOW_TO_NAME = (
     "Name the mean of each dimension as the dimension, such as x, and its variance var_x or its "
-    "standard deviation std_x; or give --assume-std x=0.3 (docs/files.md; `calibration-monitor "
-    "sample` writes an example)."
+    "standard deviation std_x. Where the detector reports none, give its ground truth gt_x, or the "
+    "dimensions by --dimensions x,y (docs/files.md; `calibration-monitor sample` writes an "
+    "example)."
 )
 
 
@@ -112,11 +171,13 @@ def _no_gaussian(columns: Columns) -> str:
 class ColumnGaussians:
     """The Gaussians of named columns; column_gaussians makes one.
 
-    spread  of each dimension, the column of its variance or deviation, or its σ
+    spread   of each dimension, the column of its variance or deviation, or its σ
+    assumed  σ by dimension where all cells of a row are empty; ASSUMED_DEVIATION for the others
     """
 
     columns: Columns
     spread: Mapping[str, str | float]
+    assumed: Mapping[str, float]
 
     @property
     def dimensions(self) -> tuple[str, ...]:
@@ -137,21 +198,36 @@ class ColumnGaussians:
         mean, truth = np.empty((n, k)), np.full((n, k), np.nan)
         covariance = np.zeros((n, k, k))
         has_truth = any(f"gt_{name}" in there for name in names)
-        diagonal = True
+        diagonal, bare = True, self._bare(names, rows)
+        known = np.flatnonzero(~bare)
         for i, name in enumerate(names):
             mean[:, i] = self.columns.floats(name, rows)
-            covariance[:, i, i] = self._variance(name, rows)
+            covariance[bare, i, i] = self._deviation(name) ** 2
+            covariance[known, i, i] = self._variance(name, rows[known])
             if has_truth:
                 truth[:, i] = self.columns.floats(f"gt_{name}", rows, np.nan)
             for j in range(i):
                 column = covariance_columns.get(frozenset((name, names[j])))
                 if column is not None:
                     diagonal = False
-                    covariance[:, i, j] = self.columns.floats(column, rows)
-                    covariance[:, j, i] = covariance[:, i, j]
+                    covariance[known, i, j] = self.columns.floats(column, rows[known])
+                    covariance[known, j, i] = covariance[known, i, j]
         if "gt_id" in there:
             truth[self.columns.blank("gt_id")[rows]] = np.nan
-        return Gaussians(mean, covariance, diagonal, truth)
+        return Gaussians(mean, covariance, diagonal, truth, bare)
+
+    def _bare(self, names: tuple[str, ...], rows: IntArray) -> BoolArray:
+        """(n,) rows in which no dimension has a variance: all cells are empty, or there is none."""
+        bare = np.ones(rows.size, bool)
+        for column in (self.spread[name] for name in names):
+            if isinstance(column, str):
+                bare &= self.columns.blank(column)[rows]
+        return bare
+
+    def _deviation(self, name: str) -> float:
+        """Gives the σ that is assumed in rows without a variance."""
+        spread = self.spread[name]
+        return self.assumed.get(name, ASSUMED_DEVIATION) if isinstance(spread, str) else spread
 
     def _variance(self, name: str, rows: IntArray) -> FloatArray:
         spread = self.spread[name]
@@ -190,10 +266,13 @@ class ColumnGaussians:
         return found
 
 
-def array_gaussians(path: Path, arrays: dict[str, AnyArray]) -> ArrayGaussians:
+def array_gaussians(
+    path: Path, arrays: dict[str, AnyArray], deviations: Mapping[str, float]
+) -> ArrayGaussians:
     """Finds the Gaussians of an archive; dimensions are named 0 … K−1 unless the file names them.
 
-    Raises RecordingError when an array is missing or has the wrong shape or type.
+    deviations  σ by dimension where rows have none; ASSUMED_DEVIATION for the others
+    raises      RecordingError when an array is missing or has the wrong shape or type
     """
     there = ", ".join(arrays) or "none"
     if "mean" not in arrays:
@@ -201,7 +280,7 @@ def array_gaussians(path: Path, arrays: dict[str, AnyArray]) -> ArrayGaussians:
         instead = " To class probabilities, fit a --method such as temperature." if classes else ""
         raise RecordingError(
             f"{path}: there is no array 'mean'. Save means as mean [N, K], covariances as cov "
-            f"[N, K, K] or variances as var [N, K], and ground truth as gt [N, K] "
+            f"[N, K, K] or variances as var [N, K] if there are any, and ground truth as gt [N, K] "
             f"(docs/files.md). Arrays there are: {there}.{instead}"
         )
     mean = arrays["mean"]
@@ -210,10 +289,12 @@ def array_gaussians(path: Path, arrays: dict[str, AnyArray]) -> ArrayGaussians:
             f"{path}: mean has shape {mean.shape}. Save it as [N, K], K at least 1."
         )
     n, k = mean.shape
-    if not {"cov", "var", "std"} & arrays.keys():
+    spreads = {"cov", "var", "std"} & arrays.keys()
+    if not spreads and (likely := next(filter(LOOKS_LIKE_SPREAD.search, arrays), None)):
         raise RecordingError(
-            f"{path}: there is no 'cov' [N, K, K], 'var' [N, K] or 'std' [N, K]. Save one of them. "
-            f"Arrays there are: {there}."
+            f"{path}: there is no 'cov' [N, K, K], 'var' [N, K] or 'std' [N, K]. If it is "
+            f"{likely!r}, give --map cov={likely}, or var or std in place of cov. Arrays there "
+            f"are: {there}."
         )
     shapes = {"mean": (n, k), "cov": (n, k, k), "var": (n, k), "std": (n, k), "gt": (n, k)}
     for name, shape in shapes.items():
@@ -230,18 +311,34 @@ def array_gaussians(path: Path, arrays: dict[str, AnyArray]) -> ArrayGaussians:
     for name in ONE_A_ROW:
         if name in arrays:
             check_shape(path, name, arrays[name], (n,), f"there are {n} rows")
+    unknown = [name for name in deviations if name not in names]
+    if unknown:
+        raise RecordingError(
+            f"{path}: --assume-std {unknown[0]}: there is no such dimension. Dimensions there are: "
+            f"{', '.join(names)}."
+        )
     others = {name: array for name, array in arrays.items() if name not in BLOCKS}
     one_a_row = {name: array for name, array in others.items() if array.shape == (n,)}
-    return ArrayGaussians(ArrayColumns(path, n, one_a_row), tuple(names.tolist()), arrays)
+    columns = ArrayColumns(path, n, one_a_row)
+    found = ArrayGaussians(columns, tuple(names.tolist()), arrays, deviations)
+    if deviations and not found.read(found.dimensions, np.arange(n)).assumed.any():
+        raise RecordingError(
+            f"{path}: --assume-std: each row has its {min(spreads)}. Leave the option out."
+        )
+    return found
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayGaussians:
-    """The Gaussians of a NumPy archive; array_gaussians makes one."""
+    """The Gaussians of a NumPy archive; array_gaussians makes one.
+
+    deviations  σ by dimension of rows without any; ASSUMED_DEVIATION for the others
+    """
 
     columns: ArrayColumns
     dimensions: tuple[str, ...]
     arrays: Mapping[str, AnyArray]
+    deviations: Mapping[str, float]
 
     @property
     def parts(self) -> frozenset[str]:
@@ -255,19 +352,25 @@ class ArrayGaussians:
         truth = np.full(mean.shape, np.nan)
         if "gt" in arrays:
             truth = arrays["gt"][block].astype(np.float64)
-        if "cov" in arrays:
-            full = arrays["cov"][np.ix_(rows, positions, positions)].astype(np.float64)
-            self._check_symmetry(full, rows)
-            return Gaussians(mean, full, False, truth)
+        step, diagonal = np.arange(positions.size), "cov" not in arrays
         # Not a product with the identity: 0 · inf would spread NaN.
         covariance = np.zeros((*mean.shape, positions.size))
-        diagonal = np.arange(positions.size)
-        if "var" in arrays:
-            covariance[:, diagonal, diagonal] = arrays["var"][block]
-        else:
+        if not diagonal:
+            covariance = arrays["cov"][np.ix_(rows, positions, positions)].astype(np.float64)
+        elif "var" in arrays:
+            covariance[:, step, step] = arrays["var"][block]
+        elif "std" in arrays:
             deviation = arrays["std"][block].astype(np.float64)
-            covariance[:, diagonal, diagonal] = deviation * np.abs(deviation)
-        return Gaussians(mean, covariance, True, truth)
+            covariance[:, step, step] = deviation * np.abs(deviation)
+        else:
+            covariance[:, step, step] = np.nan
+        # A row of NaN has no covariance; a single NaN is a mistake in one.
+        bare: BoolArray = np.asarray(np.isnan(covariance[:, step, step]).all(axis=1))
+        assumed = [self.deviations.get(name, ASSUMED_DEVIATION) for name in names]
+        covariance[bare] = np.diag(np.square(assumed))
+        if not diagonal:
+            self._check_symmetry(covariance, rows)
+        return Gaussians(mean, covariance, diagonal, truth, bare)
 
     def _check_symmetry(self, covariance: FloatArray, rows: IntArray) -> None:
         transposed = covariance.transpose(0, 2, 1)

@@ -29,7 +29,7 @@ from monitor.frames.space import (
     Space,
 )
 from monitor.store.column_names import listed, offered
-from monitor.store.formats import Format, box_of, format_of, read_format
+from monitor.store.formats import Format, box_of, dimensions_of, format_of, read_format
 from monitor.store.gaussians import (
     ONE_A_ROW,
     ArrayGaussians,
@@ -88,6 +88,8 @@ class Recording:
                     the same where it is a label's own; −1 without truth. None: truth came along
     row             (N,) number of each row in the file, from 0
     box             names of a box seen from above: centre, length, width, heading
+    assumed         (N,) rows of which the file has no covariance, so that theirs is assumed. The
+                    space is `Space.with_assumed` if these are all
     """
 
     space: Space
@@ -115,6 +117,12 @@ class Recording:
     between: IntArray | None = None
     row: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
     box: tuple[str, ...] = BOX
+    assumed: BoolArray = field(default_factory=lambda: np.zeros(0, bool))
+
+    @property
+    def bare(self) -> bool:
+        """Tells whether no row has a covariance."""
+        return bool(self.assumed.all())
 
 
 # Detections or labels: the path of a file, or arrays by name.
@@ -158,11 +166,13 @@ def read_recording(
     angles: tuple[str, ...] = ("yaw", "heading"),
     names_here: Mapping[str, str] | None = None,
     deviations: Mapping[str, float] | None = None,
+    measured: tuple[str, ...] = (),
+    fitted: tuple[str, ...] = (),
     beside: tuple[str, ...] = (),
     kind: Format | None = None,
     opened: Callable[[Path], IO[bytes]] = open_bytes,
 ) -> Recording:
-    """Reads detections that were recorded with their covariance, and the truth if it is there.
+    """Reads recorded detections, with their covariance and the truth where these are there.
 
     Columns are <dim>, var_<dim> or std_<dim>, cov_<a>_<b> or cov_<a><b> in either order,
     gt_<dim>; optional seq, frame, t, class, score, gt_id, ignore, and any others. A row has
@@ -178,7 +188,9 @@ def read_recording(
     rows             row numbers in the file as it stands, from 0, before classes and where
     angles           names of dimensions in radians that wrap
     names_here       names of this project → names of the file's columns or arrays
-    deviations       σ of dimensions without variance, of columns; in the unit of the dimension
+    deviations       σ of dimensions without variance, in the unit of the dimension
+    measured, fitted names of labels, and dimensions of a recalibrator: those of a file without
+                     any variance are found by them
     beside           further columns to keep, as text
     kind             format of the file; None: by its look
     opened           opens a table for its bytes, as in read_table
@@ -187,7 +199,8 @@ def read_recording(
     ours_of = {theirs: ours for ours, theirs in (names_here or {}).items()}
     where = tuple((ours_of.get(name, name), text) for name, text in where)
     beside = tuple(ours_of.get(name, name) for name in beside)
-    source, there = _open(path, names_here or {}, deviations or {}, kind, opened)
+    asked = deviations or {}, dimensions, measured, fitted
+    source, there = _open(path, names_here or {}, asked, kind, opened)
     path = source.columns.path
     parts = source.parts
     others = tuple(name for name in there if name not in parts)
@@ -208,13 +221,14 @@ def read_recording(
         # Counted from the start: a float64 holds no nanoseconds since 1970.
         start = stamps_of(columns, np.arange(columns.count), named)[0]
         time_s = (stamp_ns - (stamp_ns if start is None else start).min()) * 1e-9
+    space = Space(
+        tuple(
+            Dimension(name, "rad", DimensionKind.ANGLE) if name in angles else Dimension(name)
+            for name in names
+        )
+    )
     return Recording(
-        space=Space(
-            tuple(
-                Dimension(name, "rad", DimensionKind.ANGLE) if name in angles else Dimension(name)
-                for name in names
-            )
-        ),
+        space=space.with_assumed if found.assumed.all() else space,
         mean=found.mean,
         covariance=found.covariance,
         diagonal=found.diagonal,
@@ -237,6 +251,7 @@ def read_recording(
         beside={name: columns.values(name)[chosen].astype(np.str_) for name in beside},
         row=chosen,
         box=columns.box,
+        assumed=found.assumed,
     )
 
 
@@ -270,7 +285,8 @@ def read_columns(
         columns = read_format(path, kind)
         count = next(iter(columns.values())).size
         renamed_columns = renamed(path, columns, names_here)
-        return ArrayColumns(path, count, renamed_columns, box_of(kind, names_here))
+        named = box_of(kind, names_here), dimensions_of(kind, names_here)
+        return ArrayColumns(path, count, renamed_columns, *named)
     if path.name.endswith(".parquet"):
         return _read_parquet(path, names_here)
     if path.name != "-" and not path.name.endswith(SUFFIXES):
@@ -294,8 +310,8 @@ def _read_folder(path: Path, names_here: Mapping[str, str], kind: Format | None)
     columns = {name: np.concatenate([part[name] for part in parts]) for name in names}
     sizes = [part[names[0]].size for part in parts]
     columns["seq"] = np.repeat([file.stem for file in files], sizes)
-    box = box_of(kinds[0], names_here)
-    return ArrayColumns(path, sum(sizes), renamed(path, columns, names_here), box)
+    named = box_of(kinds[0], names_here), dimensions_of(kinds[0], names_here)
+    return ArrayColumns(path, sum(sizes), renamed(path, columns, names_here), *named)
 
 
 def check_readable(path: Source | None) -> None:
@@ -340,22 +356,22 @@ def column_values(values: AnyArray) -> AnyArray:
 def _open(
     path: Source,
     names_here: Mapping[str, str],
-    deviations: Mapping[str, float],
+    asked: tuple[Mapping[str, float], tuple[str, ...] | None, tuple[str, ...], tuple[str, ...]],
     kind: Format | None,
     opened: Callable[[Path], IO[bytes]],
 ) -> tuple[ColumnGaussians | ArrayGaussians, tuple[str, ...]]:
-    """Opens a file: its Gaussians, and the names of all that it holds."""
+    """Opens a file: its Gaussians, and the names of all that it holds.
+
+    asked  deviations, dimensions, and names that may be some, as in column_gaussians
+    """
     mean = path.get(names_here.get("mean", "mean")) if isinstance(path, Mapping) else None
     if isinstance(path, Mapping) and mean is not None and mean.ndim == 2:
         arrays = renamed(IN_MEMORY, path, names_here)
-        return array_gaussians(IN_MEMORY, arrays), tuple(arrays)
+        return array_gaussians(IN_MEMORY, arrays, asked[0]), tuple(arrays)
     if isinstance(path, Mapping) or not Path(path).name.endswith(".npz"):
-        source = column_gaussians(read_columns(path, names_here, kind, opened), deviations)
+        source = column_gaussians(read_columns(path, names_here, kind, opened), *asked)
         return source, source.columns.names
-    path = Path(path)
-    if deviations:
-        raise RecordingError(f"{path}: --assume-std is for files of columns. Save var or std.")
-    arrays = {}
+    path, arrays = Path(path), {}
     with (
         reading(path, "Give a readable file of recorded detections."),
         zipfile.ZipFile(path),
@@ -372,7 +388,7 @@ def _open(
             if not isinstance(arrays[name], np.ndarray):
                 raise RecordingError(f"{path}: {name!r} is no array. Save numbers or text.")
         arrays = renamed(path, arrays, names_here)
-        return array_gaussians(path, arrays), tuple(arrays)
+        return array_gaussians(path, arrays, asked[0]), tuple(arrays)
 
 
 def _check_dimensions(path: Path, names: tuple[str, ...], there: tuple[str, ...]) -> None:
@@ -572,7 +588,8 @@ def write_columns(
 ) -> None:
     """Writes the rows of a recording as the columns that they came from, with other Gaussians.
 
-    Columns keep their names and order; what the file had no column for is added behind them.
+    Columns keep their names and order; what the file had no column for is added behind them. Rows
+    whose covariance is assumed have none.
 
     target      .csv or .csv.gz
     source      file that the recording was read from, with names_here and kind
@@ -583,6 +600,11 @@ def write_columns(
     cells = {name: table.values(name)[recording.row].astype(np.str_) for name in table.names}
     names, covariance = recording.space.names, recording.covariance
     ours_of = {theirs: ours for ours, theirs in names_here.items()}
+
+    def spread(values: FloatArray) -> AnyArray:
+        """Leaves the cells of rows without a covariance empty."""
+        return np.where(recording.assumed, "", _numbers(values))
+
     for column in cells:
         _, *pair = ours_of.get(column, column).split("_")
         if ours_of.get(column, column).startswith("cov_") and len({*pair} & {*names}) == 1:
@@ -592,21 +614,23 @@ def write_columns(
             )
     for i, name in enumerate(names):
         cells[names_here.get(name, name)] = _numbers(recording.mean[:, i])
+        if recording.bare:
+            continue
         deviation = names_here.get(f"std_{name}", f"std_{name}")
         if deviation in cells:
             # Rows that are refused stay as they are: a negative deviation is read as −σ².
             variances = covariance[:, i, i]
-            cells[deviation] = _numbers(np.sign(variances) * np.sqrt(np.abs(variances)))
+            cells[deviation] = spread(np.sign(variances) * np.sqrt(np.abs(variances)))
         else:
             variance = names_here.get(f"var_{name}", f"var_{name}")
-            cells[variance] = _numbers(covariance[:, i, i])
+            cells[variance] = spread(covariance[:, i, i])
         for j in range(i):
             pairs = ((names[j], name), (name, names[j]))
             spelled = [f"cov_{a}{between}{b}" for a, b in pairs for between in ("_", "")]
             there = [one for one in spelled if names_here.get(one, one) in cells]
             if there or covariance[:, i, j].any():
                 column = there[0] if there else spelled[0]
-                cells[names_here.get(column, column)] = _numbers(covariance[:, i, j])
+                cells[names_here.get(column, column)] = spread(covariance[:, i, j])
     if rejected is not None:
         cells["rejected"] = rejected.astype(np.int64).astype(np.str_)
     cells[RECALIBRATED] = np.full(recording.row.size, version)
@@ -631,17 +655,20 @@ def write_estimates(
 ) -> frozenset[str]:
     """Writes a recording as an .npz archive: Gaussians and truth, and what is known of each row.
 
+    A covariance that is assumed is written as NaN, which is none; where all are, as no array.
+
     quantiles  to be written beside them, as quantiles and tau
     rejected   (N,) detections that are too uncertain, likewise
     version    of the recalibrator that made the Gaussians
     returns    the names of the arrays written
     """
-    step = np.arange(recording.space.k)
-    variance = recording.covariance[:, step, step]
+    covariance = np.where(recording.assumed[:, None, None], np.nan, recording.covariance)
+    variance = np.diagonal(covariance, axis1=1, axis2=2)
+    diagonal, bare = recording.diagonal, recording.bare
     arrays: dict[str, AnyArray | None] = {
         "mean": recording.mean,
-        "var": variance if recording.diagonal else None,
-        "cov": None if recording.diagonal else recording.covariance,
+        "var": variance if diagonal and not bare else None,
+        "cov": covariance if not (diagonal or bare) else None,
         "gt": recording.truth,
         "class": np.array(recording.classes)[recording.class_index],
         "seq": np.array(recording.sequences)[recording.sequence_index],

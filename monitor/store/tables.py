@@ -45,12 +45,14 @@ class Columns(Protocol):
     count  rows in the file
     names  columns there are, in file order
     box    names of a box seen from above: centre, length, width, heading, as bev-iou takes them
+    dimensions  what a detection of the format measures; empty where columns do not tell
     """
 
     path: Path
     count: int
     names: tuple[str, ...]
     box: tuple[str, ...]
+    dimensions: tuple[str, ...]
 
     def values(self, name: str) -> AnyArray:
         """The whole column, (count,): text, or whatever the file holds."""
@@ -154,6 +156,7 @@ class TextColumns:
         self.count = len(lines)
         self.names = tuple(cells)
         self.box = BOX
+        self.dimensions: tuple[str, ...] = ()
         self._all = cells
         self._lines = lines
 
@@ -236,12 +239,18 @@ class ArrayColumns:
     """Arrays of one value a row from a NumPy archive."""
 
     def __init__(
-        self, path: Path, count: int, arrays: dict[str, AnyArray], box: tuple[str, ...] = BOX
+        self,
+        path: Path,
+        count: int,
+        arrays: dict[str, AnyArray],
+        box: tuple[str, ...] = BOX,
+        dimensions: tuple[str, ...] = (),
     ) -> None:
         self.path = path
         self.count = count
         self.names = tuple(arrays)
         self.box = box
+        self.dimensions = dimensions
         self._arrays = arrays
 
     def values(self, name: str) -> AnyArray:

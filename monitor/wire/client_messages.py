@@ -58,7 +58,8 @@ _RESULT_TAIL = TailReader(DETECTIONS, RESULT)
 class OutgoingFrame:
     """A frame to send.
 
-    covariance           (N, K, K), or (N, K) variances
+    covariance           (N, K, K), or (N, K) variances; None where the detector has none, and zeros
+                         for a single detection without one
     truth                (N, K) inline truth, or None
     upstream_track       (N,) from a tracker of the detector's own, or None
     ego                  motion of the sensor, where known
@@ -72,7 +73,7 @@ class OutgoingFrame:
     id: IdArray
     class_index: IntArray
     mean: FloatArray
-    covariance: FloatArray
+    covariance: FloatArray | None = None
     score: FloatArray | None = None
     truth: FloatArray | None = None
     upstream_track: IdArray | None = None
@@ -161,7 +162,8 @@ class Processed:
     """N detections to go on with, in the order they were given.
 
     mean        (N, K)
-    covariance  (N, K, K); variances that were given come back as diagonal matrices
+    covariance  (N, K, K); variances that were given come back as diagonal matrices; NaN where
+                None was given and the sidecar has estimated none
     status      (N,) of Status; what is not recalibrated is exactly as it was given
     reason      (N,) of Reason, 0 where raw
     raw         no answer could be used: all is as it was given, and nothing was monitored
@@ -198,11 +200,11 @@ def checked(frame: OutgoingFrame, k: int) -> OutgoingFrame:
     mean = _reals("mean", frame.mean)
     if mean.shape != (n, k):
         raise ValueError(f"mean: shape {mean.shape}, not {(n, k)}: a row of K for each id.")
-    covariance = _reals("covariance", frame.covariance)
-    if covariance.shape not in ((n, k), (n, k, k)):
+    covariance = None if frame.covariance is None else _reals("covariance", frame.covariance)
+    if covariance is not None and covariance.shape not in ((n, k), (n, k, k)):
         raise ValueError(
             f"covariance: shape {covariance.shape}, neither {(n, k, k)} nor, of variances, "
-            f"{(n, k)}."
+            f"{(n, k)}. Leave it out if the detector has none."
         )
     _in_range("frame_id", int(frame.frame_id), 0, 2**64)
     _in_range("stamp_ns", int(frame.stamp_ns), -(2**63), 2**63)
@@ -288,7 +290,7 @@ def _detections(frame: OutgoingFrame) -> bytes:
     if n == 0:
         return b""
     covariance = frame.covariance
-    if covariance.ndim == 3:
+    if covariance is not None and covariance.ndim == 3:
         k = covariance.shape[1]
         covariance = packed_covariances(covariance, k * (k + 1) // 2)
     values = (
@@ -451,7 +453,7 @@ def as_given(frame: OutgoingFrame, why: Why, text: str) -> Processed:
     """Returns the detections of a checked frame as raw."""
     return Processed(
         mean=frame.mean,
-        covariance=_full(frame.covariance),
+        covariance=_full(frame),
         status=np.full(frame.id.size, frame_pb2.STATUS_PASSED_THROUGH, np.uint8),
         reason=np.zeros(frame.id.size, np.uint8),
         raw=True,
@@ -469,7 +471,7 @@ def read_answer(data: bytes, frame: OutgoingFrame) -> Processed:
             broken = any(notice.reason is Reason.INTERNAL for notice in answer.notices)
             why = Why.INTERNAL if broken else Why.REFUSED
             raise Unusable(why, complaint or "without a reason")
-        covariance = _full(frame.covariance)
+        covariance = _full(frame)
         made = answer.status == frame_pb2.STATUS_RECALIBRATED
         if answer.status.size != n:
             raise Unusable(
@@ -503,11 +505,14 @@ def read_header_answer(data: bytes) -> tuple[str, ...]:
     return tuple(dimension.name for dimension in response.header.track_dimensions)
 
 
-def _full(covariance: FloatArray) -> FloatArray:
-    """Returns covariances, or variances as diagonal matrices, (N, K, K)."""
-    if covariance.ndim == 3:
-        return covariance
-    return unpacked_covariances(covariance, covariance.shape[1])
+def _full(frame: OutgoingFrame) -> FloatArray:
+    """Returns covariances, or variances as diagonal matrices, (N, K, K); NaN without any."""
+    n, k = frame.mean.shape
+    if frame.covariance is None:
+        return np.full((n, k, k), np.nan)
+    if frame.covariance.ndim == 3:
+        return frame.covariance
+    return unpacked_covariances(frame.covariance, k)
 
 
 def index_of(data: bytes) -> int | None:

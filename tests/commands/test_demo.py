@@ -82,6 +82,17 @@ def test_the_fault_reads_five_is_corrected_and_then_reads_as_it_is_sent(told):
 
 
 @pytest.mark.campaign
+def test_a_covariance_is_learned_for_the_sensor_that_reports_none(told):
+    bare = told["without_covariance"]
+    assert bare["sensor"] == "lidar"
+    assert bare["labelled_objects"] > 10
+    assert bare["learned_seconds"] < told["fault_end_seconds"]
+    assert bare["nees_over_k"]["assumed"] < 0.15
+    assert 0.5 < bare["nees_over_k"]["estimated"] < 2
+    assert "lidar reports no covariance" in told["headline"]
+
+
+@pytest.mark.campaign
 def test_objects_keep_their_tracks_again_when_the_fault_is_corrected(told):
     tracking = told["tracking"]
     for phase in ("healthy", "fault"):

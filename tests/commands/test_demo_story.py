@@ -14,8 +14,12 @@ from rich.console import Console
 
 from monitor.commands.demo import drawn, report_of_demo
 from monitor.commands.demo.run import Pace
-from monitor.commands.demo.scene import simulate, with_variance_factor
-from monitor.commands.demo.story import AnsweredFrame, Cycle, Phase, Plan, in_words
+from monitor.commands.demo.scene import (
+    simulate,
+    with_assumed_covariance,
+    with_variance_factor,
+)
+from monitor.commands.demo.story import ASSUMED, AnsweredFrame, Cycle, Phase, Plan, in_words
 from monitor.commands.demo.summary import (
     SidecarAccount,
     Summary,
@@ -47,6 +51,15 @@ BEGAN = Record(
 
 def happened(what: Happened, after: str = "v1", slice: str = FAULTY) -> Record:
     return replace(BEGAN, what=what, after=after, slice=slice, reason="worse than the champion")
+
+
+LEARNED = replace(
+    BEGAN,
+    what=Happened.PROMOTED,
+    after="v0",
+    slice="lidar, no covariance",
+    factors=tuple(Factor(name, low, low, low) for name, low in (("x", 0.16), ("y", 0.09))),
+)
 
 
 def raised(why: AlarmReason = AlarmReason.RAISED) -> AlarmChange:
@@ -162,6 +175,10 @@ def test_what_is_waited_for_is_told_with_how_far_it_is():
     ("record", "said"),
     [
         (BEGAN, "camera_front: on trial, variances × 4.2 … 5.3"),
+        (
+            replace(BEGAN, slice="lidar, no covariance"),
+            "lidar, no covariance: on trial, variances × 4.2 … 5.3 of those assumed",
+        ),
         (replace(BEGAN, factors=FACTORS[:1]), "camera_front: on trial, variances × 4.2"),
         (replace(BEGAN, factors=()), "camera_front: on trial, as sent"),
         (PROMOTED, "camera_front: promoted, 14 tracks, odds 1,585 : 1 of 100 : 1"),
@@ -184,11 +201,15 @@ def quality(switches: int, tracked: int, wrong: int, position: float) -> Trackin
 
 @pytest.fixture(scope="module")
 def told() -> Summary:
-    """A drive that a perfect sidecar has answered: promoted at 8 s, rolled back at 15 s."""
+    """A drive that a perfect sidecar has answered: promoted at 8 s, rolled back at 15 s.
+
+    From 6 s on the lidar has the covariances that are right.
+    """
     cycle = Cycle(PLAN, nobody)
     to_hear: list[tuple[float, Record | AlarmChange]] = [
         (5.0, BEGAN),
         (5.5, raised()),
+        (6.0, LEARNED),
         (8.0, PROMOTED),
         (15.0, BACK),
     ]
@@ -203,6 +224,9 @@ def told() -> Summary:
             break
         corrected = cycle.version == "v1" and frame.sensor == FAULTY
         made = frame.covariance * (5.0 if corrected else 1.0)
+        if frame.sensor == PLAN.bare:
+            frame = with_assumed_covariance(frame, ASSUMED)
+            made = frame.covariance if cycle.learned is None else made
         answered = AnsweredFrame(frame, cycle.version, frame.mean, made)
         cycle.add_truth(answered, cycle.add_answer(at_s, answered))
     cycle.latency_s, cycle.wall_s = [0.001], 9.0
@@ -219,7 +243,13 @@ def account(cycle: Cycle) -> SidecarAccount:
 
 
 def test_the_headline_says_what_was_found_what_it_saved_and_what_it_cost(told):
-    found, saved, over = headline(told)
+    found, saved, over, learned = headline(told)
+    assert re.fullmatch(
+        r"lidar reports no covariance\. After 6\.0 s and labels of \d\d objects the sidecar had "
+        r"learned one, and promoted it \(14 tracks, .* : 1\): σ of 0\.40 m \(x\) and 0\.30 m "
+        r"\(y\) in place of 1 m; NEES/K 0\.0\d → (0\.[6-9]|1\.[0-4])\d\.",
+        learned,
+    )
     assert "variances 5 times too small. A page was raised 1.5 s later." in found
     assert "After 4.0 s the sidecar had corrected it by itself (14 tracks" in found
     assert saved == "Saved, in 5 s of the fault: ID switches 64 → 7, tracked 84.0 → 95.0 %."
@@ -229,7 +259,7 @@ def test_the_headline_says_what_was_found_what_it_saved_and_what_it_cost(told):
 
 def test_a_gain_or_a_cost_that_was_not_seen_is_not_claimed(told):
     same = {Fed.RAW: quality(9, 950, 6, 0.5), Fed.RECALIBRATED: quality(9, 950, 6, 0.5)}
-    _, saved, over = headline(replace(told, tracking={"corrected": same, "after": same}))
+    _, saved, over, _ = headline(replace(told, tracking={"corrected": same, "after": same}))
     assert saved.endswith("no gain was seen.")
     assert "no cost was seen" in over
 
@@ -241,7 +271,8 @@ def test_the_summary_names_all_sensors_and_how_long_phases_were_in_80_columns(to
         (row,) = [line for line in text.splitlines() if re.match(f"{name} +[0-9]", line)]
         assert row.count("→") == 5
     assert text.count("4 s         4 s         5 s         2 s         5 s") == 2
-    assert as_json(told)["swaps"] == {FAULTY: {"promoted": 1, "rolled_back": 1}}
+    swaps = {"promoted": 1, "rolled_back": 1}
+    assert as_json(told)["swaps"] == {FAULTY: swaps, LEARNED.slice: {"promoted": 1}}
     assert "agree" in text
 
 
@@ -298,6 +329,7 @@ def test_the_json_has_no_nan_even_before_any_truth():
     cycle = cycle_of({}, 0.1)
     cycle.latency_s, cycle.wall_s = [0.001], 1.0
     text = json.dumps(as_json(summarise(cycle)), allow_nan=False)
+    assert json.loads(text)["without_covariance"]["learned_seconds"] is None
     assert json.loads(text)["sensors"]["camera_back"]["home"]["raw"]["nees_over_k"] is None
 
 
@@ -320,7 +352,7 @@ def test_the_live_view_fits_80_columns_and_has_no_codes_without_colour(told, col
 def test_a_view_before_the_first_truth_has_dashes_for_numbers():
     out = io.StringIO()
     Console(file=out, width=80).print(drawn(Cycle(PLAN, nobody), ""))
-    assert sum("–" in line for line in out.getvalue().splitlines()) == 6
+    assert sum("–" in line for line in out.getvalue().splitlines()) == 7
 
 
 def test_the_page_has_the_headline_the_plot_and_what_happened_and_no_other_address(told):

@@ -45,6 +45,7 @@ KEYS = names(
 DIMENSION_KEYS = names(
     "ence ence_noise_floor uce nll c_v nees_mean qce qce_by_tau pinball pinball_by_tau "
     "picp_by_tau std_scaling n n_eff ence_noise_floor_gaussian kurtosis rmse rmv sharpness bias "
+    "bias_interval "
     "nees_interval nees_interval_n_eff nees_median_ratio qce_marginal qce_marginal_by_tau mpiw "
     "mpiw_by_tau coverage_one_sided_by_tau calibration_area bins uce_bins out_of_range "
     "ucs crps ause ause_relative rejection"

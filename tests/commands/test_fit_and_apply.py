@@ -3,6 +3,7 @@ what is written and said of it, and nothing is left half done."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -96,6 +97,30 @@ def test_the_identity_changes_no_bit_and_variances_stay_so(fitted, applied, driv
         _, arrays = applied(fitted(plain, "--method", method), plain)
         assert arrays.keys() == {"mean", name, "gt", "dimensions", *OF_EACH_ROW}
     assert (arrays["cov"][:, 0, 1] != 0).all()
+
+
+@pytest.mark.parametrize("method", ["variance-scaling", "identity"])
+def test_a_mean_that_is_off_is_told_corrected_and_judged(evaluate, run, rows, tmp_path, method):
+    off = csv_file(tmp_path / "off.csv", replace(rows, mean=rows.mean - np.array([1.5, 0, 0, 0])))
+    said = [one["sentence"] for one in evaluate(off, *XYZ)["verdicts"] if one["dimension"] == "x"]
+    assert any("; x is off by +1." in one and "truth less x)" in one for one in said)
+    path = tmp_path / "model.json"
+    said = run("fit", off, *XYZ, "--method", method, "--correct-mean", "--output", path)
+    assert "all rows: adds +1." in said and "mean-correction-" in said
+    assert "tracks" in said.split("all rows: adds")[1]
+    model = json.loads(path.read_text())["fallback"]
+    assert model["parameters"]["recalibrator"]["method"] == method
+    offset = model["parameters"]["offset"]
+    before, after = evaluate(off, *XYZ), evaluate(off, *XYZ, "--model", path)
+    x, made = (one["dimensions"]["x"] for one in (before, after))
+    assert made["bias"] == pytest.approx(x["bias"] - offset[0], rel=1e-9)
+    assert abs(made["bias"]) < 0.2 * x["bias"]
+    # A later fit is drawn towards the offset of the earlier one.
+    if method == "variance-scaling":
+        again = tmp_path / "again.json"
+        words = ("--method", method, "--correct-mean", "--previous", path, "--output", again)
+        run("fit", off, *XYZ, *words)
+        assert json.loads(again.read_text())["fallback"]["method"] == "mean-correction"
 
 
 def test_bad_covariances_stay_and_are_not_fitted(fitted, applied, rows, tmp_path):
@@ -210,6 +235,9 @@ FIT, OUT = (*SCALING, "--output", "m.json"), ("--output", "o.npz")
         (("fit", "DRIVE", *FIT[:-1], "/dev/null"), "/dev/null: cannot be written (not a regular"),
         (("fit", "DRIVE", *FIT, "--time-constant", "1"), "has no use for it; it is for adaptive-"),
         (("fit", "DRIVE", *FIT, "--label-delay", "1"), "has no use for it; it is for adaptive-"),
+        (("fit", "DRIVE", *ADAPTIVE, *OUT, "--correct-mean"), "does not know an offset. Use var"),
+        (("fit", "DRIVE", "--method", "gp-beta", *OUT, "--correct-mean"), "moves the mean itself"),
+        (("fit", "DRIVE", "--method", "temperature", *OUT, "--correct-mean"), "has no mean. Leave"),
         (("fit", "DRIVE", *FIT, "--prior-strength", "5"), "with --previous or --by. Leave it out"),
         (("fit", "DRIVE", *ADAPTIVE, *OUT, "--label-delay", "30"), "for its last 2.9 s alone"),
         (("apply", "model.json", "DRIVE", "--output", "o.txt"), "o.txt: the name must end in .npz"),

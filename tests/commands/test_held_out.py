@@ -52,7 +52,7 @@ def test_evaluate_with_a_model_says_what_it_gains_on_the_rows_of_the_file():
     found = evaluate(data, model=model)
     made: Any = found.to_dict()["model"]
     (gain,) = made["before_after"]
-    before, after = (one.whole.joint.nll for one in (evaluate(data), found))
+    before, after = (one.groups[""].joint.nll for one in (evaluate(data), found))
     assert gain["nll_gain"] == pytest.approx(before - after)
     assert gain["verdict"].startswith("worth it: gains ")
 

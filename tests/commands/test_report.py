@@ -23,10 +23,14 @@ from monitor.commands.report.live import slices_of, verdict
 from monitor.commands.sending import running_sidecar
 from monitor.commands.sidecar_client import Client, ask
 from monitor.figures.svg import number
+from monitor.frames.slices import marked
 from monitor.frames.space import Dimension, Space
 from monitor.statistics.exact_engine import evaluate_rows
+from monitor.statistics.observations import finished
 from monitor.store.statistics_state import StoredState
 from tests.commands.spoken import done, found, refused
+from tests.piped import SECOND, opened, pipeline_of, sent
+from tests.received import frame
 from tests.states import counted, random_rows
 
 VOID = {"meta", "link", "br", "img", "rect", "circle", "path"}
@@ -154,6 +158,11 @@ def sliced(name: str, factor: float, n: int = 4000) -> Slice:
     return Slice(name, space, {"raw": evaluate_rows(space, np.zeros((n, 2)), covariance, error)})
 
 
+def assumed(one: Slice) -> Slice:
+    """The same, of detections that came without a covariance."""
+    return replace(one, name=marked(one.name), space=one.space.with_assumed)
+
+
 def verdicts(factor: float, n: int = 4000) -> dict[str, str]:
     found: list[Indicator] = list(indicators([sliced("Car", factor, n)], []))
     return {one.id: one.verdict for one in found}
@@ -185,6 +194,38 @@ def test_evidence_wants_a_file_of_its_own():
 def test_no_verdict_rests_on_one_labelled_detection():
     (found,) = verdict([sliced("Car", 4.0, 1)], [])
     assert found.kind == "ticket" and "too little ground truth" in found.sentence
+
+
+def test_nothing_is_claimed_and_nothing_called_wrong_where_sigma_is_assumed():
+    bare = assumed(sliced("Car", 0.1))
+    found, well = verdict([sliced("Van", 1.0), bare], [])
+    assert (found.kind, well.kind) == ("note", "well")
+    assert re.fullmatch(
+        r"Car, no covariance: σ of . is assumed, 1\.00 m; its errors are 0\.\d+ m\.", found.sentence
+    )
+    assert [one.kind for one in verdict([bare], [])] == ["note"]
+    assert [one.id for one in indicators([bare], [])] == ["alarms/page"]
+    made = replace(bare, stages={**bare.stages, "recalibrated": sliced("Car", 0.5).last})
+    assert {one.id for one in indicators([made], [])} > {"underconfidence/Car, no covariance"}
+    (ticket,) = verdict([made], [])
+    assert "Car, no covariance: underconfident" in ticket.sentence
+
+
+def test_covariances_that_were_sent_are_never_added_to_those_that_are_assumed():
+    pipeline = pipeline_of()
+    rows = [replace(sent(i, truth=True), class_index=i // 4) for i in range(8)]
+    for i in (1, 3, 5):
+        rows[i] = replace(rows[i], covariance=())
+    pipeline.process(opened(pipeline), frame(rows, 1, SECOND))
+    found = {one.name: one for one in slices_of(finished(pipeline.live.state_in_steps()))}
+    assert {name: one.last.rows for name, one in found.items()} == {
+        "car": 2,
+        "truck": 3,
+        "car, no covariance": 2,
+        "truck, no covariance": 1,
+        "total of x, y, z": 5,
+        "total of x, y, z, no covariance": 3,
+    }
 
 
 def test_slices_of_one_name_in_two_spaces_are_told_apart():

@@ -44,6 +44,17 @@ def test_rows_are_put_together_by_vehicle_stream_and_frame():
     assert a8.object == b7.object != NOBODY and a7.object == NOBODY
 
 
+def test_rows_without_a_variance_have_no_covariance_unless_one_is_stated():
+    def read(how, **more):
+        file = file_of(frame=[1, 1], seq=["a", "a"], x=[1.0, 2.0], gt_x=[1.0, 2.0], **more)
+        (found,) = detections_in(file, "logs/bare.parquet", how, Account())
+        return found.covariance.tolist()
+
+    assert read(Columnar()) == [[0.0], [0.0]]
+    assert read(Columnar(), var_x=[None, 4.0]) == [[0.0], [4.0]]
+    assert read(Columnar(deviations={"x": 3.0})) == [[9.0], [9.0]]
+
+
 def test_labels_are_read_with_all_dimensions_they_know():
     file = file_of(
         seq=["front"] * 2, frame=[3, 3], y=[1.0, 2.0], x=[3.0, 4.0], gt_id=[1, 2], ignore=[0, 1]

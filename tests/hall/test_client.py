@@ -14,8 +14,13 @@ import numpy as np
 import pytest
 
 from monitor.client import Access, MonitorClient
+from monitor.frames.detections import Reason
 from monitor.frames.frame import Header
 from monitor.frames.space import Space
+from monitor.recalibration.estimated.covariates import Layout
+from monitor.recalibration.estimated.residual import ResidualCovariance
+from monitor.recalibration.recalibrator import Identity
+from monitor.recalibration.selection import Selection
 from monitor.v1 import frame_pb2
 from monitor.v1 import perception_monitor_pb2 as pb
 from monitor.wire.client_messages import Why
@@ -26,6 +31,7 @@ from tests.scripted_monitor import (
     answered_again,
     assert_raw,
     connected,
+    covariances,
     doubled,
     frame,
     in_bytes,
@@ -34,6 +40,17 @@ from tests.scripted_monitor import (
 )
 from tests.served import BY_STREAM, PATIENCE, Sidecar, eventually, running
 
+_LEVEL = tuple(np.log([0.25, 4.0]).tolist())
+_PLAIN = ((1.0, 0.0), (0.0, 1.0))
+ESTIMATED = Selection(
+    ("x", "y"),
+    Identity(),
+    {
+        "no covariance": ResidualCovariance(
+            2, Layout(), (0.0,), (0.0,), (_LEVEL, _LEVEL), (_PLAIN, _PLAIN)
+        )
+    },
+).to_json()
 CONFIG = BY_STREAM + '[tracker]\nkind = "embedded"\n[limits]\nmax_detections = 6\n'
 
 
@@ -72,11 +89,11 @@ def test_recalibrated_estimates_and_tracks_come_back_and_what_is_refused_as_it_w
         assert client.process(frame(5, 0)).status.shape == (0,)
         given = frame(61)
         given.mean[1, 0] = np.nan
-        given.covariance[2] = [[1.0, 5.0], [7.0, 1.0]]
+        covariances(given)[2] = [[1.0, 5.0], [7.0, 1.0]]
         result = client.process(given)
         assert (result.raw, result.status.tolist()) == (False, [1, 3, 3])
         np.testing.assert_array_equal(result.mean, given.mean)
-        np.testing.assert_array_equal(result.covariance[1:], given.covariance[1:])
+        np.testing.assert_array_equal(result.covariance[1:], covariances(given)[1:])
         given = frame(62, 7)
         result = client.process(given)
         assert_raw(result, given)
@@ -85,6 +102,27 @@ def test_recalibrated_estimates_and_tracks_come_back_and_what_is_refused_as_it_w
         assert not client.process(frame(63, 6)).raw
     assert client.counters.raw[Why.REFUSED] == client.counters.connections == 1
     assert (client.counters.answered, client.counters.late) == (7, 0)
+
+
+def test_a_detector_without_covariances_gets_those_that_are_estimated_and_until_then_nan(sidecar):
+    bare = replace(frame(1), covariance=None)
+    with connected(sidecar.grpc, named("bare")) as client:
+        result = client.process(bare)
+        assert (result.raw, set(result.reason.tolist())) == (False, {Reason.MISSING_COVARIANCE})
+        assert "from which one is learned" in result.text
+        assert np.isnan(result.covariance).all()
+        np.testing.assert_array_equal(result.mean, bare.mean)
+        promote(sidecar, document=ESTIMATED)
+        some = frame(2)
+        covariances(some)[1] = 0.0
+        result = client.process(some)
+        assert result.reason.tolist() == [1, Reason.COVARIANCE_ESTIMATED, 1]
+        np.testing.assert_allclose(result.covariance[1], np.diag([0.25, 4.0]))
+        result = client.process(replace(frame(3), covariance=None))
+        assert (result.status == frame_pb2.STATUS_RECALIBRATED).all()
+        np.testing.assert_allclose(result.covariance, np.tile(np.diag([0.25, 4.0]), (3, 1, 1)))
+        assert result.answer is not None
+        assert set(result.answer.output.tolist()) == {frame_pb2.OUTPUT_ESTIMATED}
 
 
 def test_a_sidecar_that_stands_still_costs_its_deadline_a_few_times_and_then_nothing(sidecar):
@@ -197,7 +235,7 @@ def test_an_answer_that_cannot_be_used_gives_raw_detections_and_the_next_is_used
         assert_raw(result, given)
         assert result.why is why
         assert answered_again(client)
-        np.testing.assert_array_equal(client.process(frame()).covariance, 2 * frame().covariance)
+        np.testing.assert_array_equal(client.process(frame()).covariance, 2 * covariances(frame()))
 
 
 @pytest.fixture

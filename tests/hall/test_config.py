@@ -158,6 +158,7 @@ def test_a_value_out_of_range_is_refused_with_key_and_value(tmp_path, setting, s
         ("[promotion]\nmethod = 'best'", ["method 'best'", "variance-scaling", "gp-cauchy"]),
         ("[promotion]\nobjective = 'quantile'\nmethod = 'gp-normal'", ["objective quantile"]),
         ("[promotion]\ntime_constant_seconds = 60.0", ["time_constant_seconds 60.0", "adaptive-"]),
+        ("[promotion]\ncorrect_mean = true\nmethod = 'gp-beta'", ["correct_mean: gp-beta moves"]),
         ("[promotion]\nfit_tracks = 20\nkept_tracks = 10", ["lower the one or raise the other"]),
         ("[server]\ngrpc_adress = 'a'", ["no such key. Did you mean 'grpc_address'? `calib"]),
         ("grpc_address = 'a'", ["[grpc_address]: ", "Is it a key of [server]?"]),

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,16 @@ def test_fits_at_once_and_again_are_equal_bit_for_bit_and_as_if_fitted_here(meth
         assert outcome_bytes(outcome) == outcome_bytes(fit_slices(one))
     assert set(outcome.fitted) == {"car", "van"}
     assert set(outcome.refused) == {"bad"}
+
+
+def test_a_corrected_mean_is_the_method_that_was_asked_for_behind_an_offset():
+    rows = rows_of(1)
+    job = job_of(
+        "variance-scaling", {"car": replace(rows, error=rows.error + 1.0)}, correct_mean=True
+    )
+    outcome = asyncio.run(fit(job, PATIENCE))
+    assert outcome == fit_slices(job)
+    assert outcome.fitted["car"].method == "mean-correction"
 
 
 IGNORES = f"signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep({PATIENCE})"

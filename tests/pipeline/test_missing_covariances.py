@@ -39,7 +39,7 @@ class Estimated(Recalibrator):
     """Gives every detection one covariance, times 4 where its score is below a half."""
 
     method: ClassVar[str] = "estimated"
-    output: ClassVar[Output] = Output.ESTIMATED  # type: ignore[misc]
+    output: ClassVar[Output] = Output.ESTIMATED
 
     def apply(self, estimates: Estimates) -> Estimates:
         n = estimates.mean.shape[0]

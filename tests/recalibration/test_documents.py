@@ -20,7 +20,13 @@ from monitor.recalibration.class_probabilities import from_probabilities
 from monitor.recalibration.class_scaling import VectorScaling
 from monitor.recalibration.fitting import FITTINGS, FitOptions
 from monitor.recalibration.processes.sparse_process import Feature, FeatureKind, SparseProcess
-from monitor.recalibration.recalibrator import Basis, Clock, Identity, InvalidRecalibrator
+from monitor.recalibration.recalibrator import (
+    Basis,
+    Clock,
+    Identity,
+    InvalidRecalibrator,
+    described,
+)
 from monitor.recalibration.rejection import RejectedBy, Rejection
 from monitor.recalibration.scaling import CovarianceScaling, VarianceScaling
 from monitor.recalibration.selection import (
@@ -33,7 +39,6 @@ from monitor.recalibration.selection import (
     AnySelection,
     ClassSelection,
     Selection,
-    described,
 )
 from monitor.store.documents import InvalidDocument, any_selection_from_json
 from tests import laws

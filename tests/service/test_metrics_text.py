@@ -236,8 +236,8 @@ def test_detections_and_truth_add_up_over_outcomes_reasons_and_slices(samples):
     # In each frame: one without covariance, one not positive definite, one of no known class;
     # the camera's other 17 do not fit the recalibrator.
     # Inline truth of the odd ones: 10, less the one that was refused. Late truth of the even
-    # ones: 10, less the one without covariance and the one of no class; then the same again.
-    # Unusable are the inline truth of the refused one and, twice, the late truth of two.
+    # ones: 10, less the one of no class; then the same again.
+    # Unusable are the inline truth of the refused one and, twice, the late truth of one.
     for name, labels, expected in (
         ("frames_total", {}, frames),
         ("detections_total", {"outcome": "recalibrated"}, 17 * per_stream),
@@ -249,17 +249,18 @@ def test_detections_and_truth_add_up_over_outcomes_reasons_and_slices(samples):
         ("rejected_total", {"reason": "covariance_not_positive_definite"}, frames),
         ("rejected_total", {"reason": "malformed"}, 2),
         ("rejected_total", {"reason": "ground_truth_invalid"}, frames * 10),
-        ("ground_truth_total", {"outcome": "matched"}, frames * (9 + 8)),
-        ("ground_truth_total", {"outcome": "duplicate"}, frames * 8),
-        ("ground_truth_total", {"outcome": "unusable"}, frames * (1 + 2 * 2)),
+        ("ground_truth_total", {"outcome": "matched"}, frames * (9 + 9)),
+        ("ground_truth_total", {"outcome": "duplicate"}, frames * 9),
+        ("ground_truth_total", {"outcome": "unusable"}, frames * (1 + 2 * 1)),
         ("ground_truth_total", {"outcome": "orphan"}, frames * 2),
         ("match_ratio", {}, 1.0),
         ("pending_detections", {}, 0),
         ("tracker_frames_total", {"order": "in_order"}, frames),
     ):
         assert value(samples, name, **labels) == expected, (name, labels)
-    totals = [value(samples, "matched_detections", slice=name) for name in ("total", "total (u,v)")]
-    assert sum(totals) == frames * (9 + 8)
+    sent, assumed = ("total", "total (u,v)"), ("total, no covariance", "total, no covariance (u,v)")
+    totals = [value(samples, "matched_detections", slice=name) for name in sent + assumed]
+    assert totals == [per_stream * (9 + 8)] * 2 + [per_stream] * 2
     assert sum(values(samples, "matched_detections")) == 2 * sum(totals)
 
 
@@ -283,7 +284,7 @@ def test_one_slice_has_no_more_series_than_the_contract_allows():
     of_classes = [name for name, _ in found if name.startswith(("class_", "classified_"))]
     assert sum("bin" in labels for _, labels in found) == 10 * (4 * 3 + 1 + 1 + 5) * 2
     assert sum(name.startswith("drift_") for name, _ in found) == 8
-    assert (len(found) - len(of_classes), len(of_classes)) == (480, 23)
+    assert (len(found) - len(of_classes), len(of_classes)) == (496, 23)
 
 
 @pytest.mark.components

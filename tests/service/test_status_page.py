@@ -31,6 +31,10 @@ from monitor.promotion.records import (
     TrialStanding,
     TrialState,
 )
+from monitor.recalibration.estimated.covariates import Layout
+from monitor.recalibration.estimated.residual import ResidualCovariance
+from monitor.recalibration.recalibrator import Identity
+from monitor.recalibration.selection import IDENTITY, Selection
 from monitor.service.history import MOST_MARKS, MOST_POINTS, NEES_RAW, History, Moment
 from monitor.service.pages import SCRIPT, Pages
 from monitor.service.view import View, findings, percent, sigma, span, state_of, view_of
@@ -44,7 +48,7 @@ from tests.checkpointed import OF_CLASSES
 from tests.drifting import TOO_SMALL, Drive, drive_until_alarm, settings
 from tests.exported import snapshot
 from tests.labelled import converse, header
-from tests.piped import HEADER, opened, pipeline_of, statistics_of
+from tests.piped import EYE, HEADER, XYZ, opened, pipeline_of, statistics_of
 from tests.received import Sent, frame
 from tests.served import PATIENCE, Sidecar, eventually, running
 from tests.tags import Tags
@@ -247,15 +251,31 @@ def test_a_slice_that_is_not_there_is_not_found_in_plain_words(sidecar, name):
 # ---- sentences
 
 
-def view(now: float = 1000.0, *, windows: bool = True, **others) -> View:
-    """A sidecar that runs for 100 s, with 400 labelled detections in slices of its classes."""
-    pipeline = pipeline_of()
+def view(
+    now: float = 1000.0,
+    *,
+    windows: bool = True,
+    bare: tuple[int, ...] = (),
+    selection: Selection = IDENTITY,
+    **others,
+) -> View:
+    """A sidecar that runs for 100 s, with 400 labelled detections in slices of its classes.
+
+    bare  classes whose detections come without a covariance
+    """
+    pipeline = pipeline_of(selection)
     stream = opened(pipeline, HEADER)
     random = np.random.default_rng(1)
     for i in range(4):
         truth = random.normal(size=(100, 3))
         rows = [
-            Sent(100 * i + j, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), j % 2, tuple(truth[j].tolist()))
+            Sent(
+                100 * i + j,
+                (0.0, 0.0, 0.0),
+                () if j % 2 in bare else (1.0, 1.0, 1.0),
+                j % 2,
+                tuple((truth[j] / (8.0 if j % 2 in bare else 1.0)).tolist()),
+            )
             for j in range(100)
         ]
         pipeline.process(stream, frame(rows, stamp_ns=i * SECOND), 900 * SECOND)
@@ -274,6 +294,10 @@ def drawn(of: View, slice: str | None = None) -> str:
     text = found.decode()
     Tags(text)
     return text
+
+
+def untagged(text: str) -> str:
+    return re.sub(r"<[^>]*>", "", text)
 
 
 def first(pattern: str, text: str) -> str:
@@ -362,6 +386,57 @@ def test_a_swap_is_verified_by_the_guard_and_is_not_called_well_meanwhile():
     later = replace(swapped, wall_ns=1200 * SECOND)
     assert state_of(later, "car")[1:] == ("well", "no alarm")
     assert not any("verified" in one for one in said(later))
+
+
+def test_of_an_assumed_covariance_it_is_said_how_large_the_errors_are_and_never_that_it_is_wrong():
+    found = view(910.0, bare=(1,))
+    note, well = said(found)
+    assert well.startswith("well: Nothing is known to be wrong in 100 s of data")
+    size = r"its errors are 0\.1\d\d m"
+    assert re.fullmatch(rf"note: truck, no covariance: σ of . is assumed, 1\.00 m; {size}\.", note)
+    assert state_of(found, "truck, no covariance") == (3, "", "σ is assumed")
+    assert state_of(found, "total, no covariance") == (4, "", "σ is assumed")
+    text = drawn(found)
+    assert "No covariance that is learned from its labels is on trial yet" in text
+    assert "life-of-a-detector-without-covariances" in text
+    assert re.search(rf"truck, no covariance</a>.*?σ is assumed</span>: .*?{size}", text, re.DOTALL)
+    assert "too large" not in text
+    one = drawn(found, "truck, no covariance")
+    assert re.search(size, one)
+    assert "too large" not in one
+    assert "<th>RMSE</th>" in re.sub(r"<th[^>]*>", "<th>", one)
+
+
+def test_where_nothing_has_a_covariance_that_is_all_that_is_said():
+    (note,) = said(view(910.0, bare=(0, 1)))
+    assert note.startswith("note: ")
+    assert "no covariance and 1 other slice: σ of " in note
+
+
+def test_an_estimated_covariance_is_judged_as_any_other():
+    half = (tuple(np.log([0.25] * 3).tolist()),) * 2
+    one_for_all = ResidualCovariance(3, Layout(), (0.0,), (0.0,), half, (EYE, EYE))
+    selection = Selection(XYZ.names, Identity(), {"no covariance": one_for_all})
+    found = view(910.0, bare=(1,), selection=selection)
+    (sentence,) = said(found)
+    assert re.fullmatch(
+        r": truck, no covariance: σ [34]\.\d+ times too large; too little evidence for an alarm\.",
+        sentence,
+    )
+    assert state_of(found, "truck, no covariance")[1:] == ("warning", "no alarm yet")
+    assert "200 given a covariance, since they came without one" in untagged(drawn(found))
+
+
+def test_a_promotion_says_that_a_covariance_was_given():
+    factor = Factor("x", 0.01, 0.01, 0.01)
+    record = Record(1, 880 * SECOND, Happened.PROMOTED, "truck, no covariance", "v", "a", "b",
+                    "trial", "proven", factors=(factor,))  # fmt: skip
+    found = [one for one in said(replace(view(910.0, bare=(1,)), records=(record,)))
+             if one.startswith("swap")]  # fmt: skip
+    assert found == [
+        "swap: truck, no covariance was given a covariance 30 s ago: σ is forwarded 10.0 times "
+        "smaller than was assumed; being verified, no action is needed now."
+    ]
 
 
 def test_lines_go_on_up_to_now_with_every_promotion():

@@ -191,8 +191,42 @@ def test_rows_without_tracks_are_independent_and_that_is_said():
 
 
 def test_a_bias_is_told_with_its_sign_and_unit():
-    assert "the mean is off by -2" in judged(1.0, bias=-2.0).sentence
+    found = judged(1.0, bias=-2.0)
+    lower, upper = found.bias_interval
+    said = f"; x is off by {found.bias:+.3g} m ({lower:+.3g} to {upper:+.3g}, truth less x)"
+    assert said in found.sentence and lower < -2.0 < upper < 0
     assert "off by" not in judged(1.0).sentence
+    # Surely not 0, and less than a tenth of the RMSE.
+    (small,) = verdicts(("x",), ("",), small_errors(), np.ones((40_000, 1)), None)
+    assert small.bias_interval[0] > 0 and "off by" not in small.sentence
+
+
+def small_errors() -> FloatArray:
+    return np.random.default_rng(0).standard_normal((40_000, 1)) + 0.05
+
+
+@pytest.mark.parametrize("tracks", [FEWEST_TO_JUDGE, 30, 100])
+@pytest.mark.parametrize(("kind", "bias"), [("normal", 0.0), ("t5", 0.3), ("scale", 1.0)])
+def test_the_interval_of_the_bias_holds_it_by_tracks_and_by_sums(kind, bias, tracks):
+    track, drives = np.tile(np.arange(tracks), ROWS), 200
+    held = {"tracks": 0, "sums": 0}
+    for drive in errors(np.random.default_rng(tracks), tracks, kind)[:drives]:
+        error = drive.T.reshape(-1, 1) + bias
+        sums = observe(SPACE, Binning(), error, np.ones((error.size, 1, 1)), cluster_id((track,)))
+        found = read(sums).dimensions["x"].bias_interval
+        for how, (lower, upper) in (("tracks", mean_interval(error[:, 0], track)), ("sums", found)):
+            held[how] += lower <= bias <= upper
+    # Half of the errors is a bias of their track, which is what squares show least.
+    assert held["tracks"] >= 0.92 * drives and held["sums"] >= 0.9 * drives
+
+
+def test_squares_that_are_mostly_cut_leave_the_interval_as_wide_as_tracks_can_make_it():
+    track = np.tile(np.arange(30), ROWS)
+    errors_of = 20.0 * np.random.default_rng(0).standard_normal((30, 1))[track]
+    sums = observe(SPACE, Binning(), errors_of, np.ones((track.size, 1, 1)), cluster_id((track,)))
+    lower, upper = read(sums).dimensions["x"].bias_interval
+    by_tracks = np.subtract(*mean_interval(errors_of[:, 0], track)[::-1])
+    assert upper - lower == pytest.approx(by_tracks, rel=0.03)
 
 
 def test_errors_of_zero_are_no_division_by_zero():

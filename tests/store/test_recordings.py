@@ -241,8 +241,8 @@ OBJECTS = np.array([None, {}, 1], dtype=object)
     [
         ({"prob": np.ones((3, 2))}, "Arrays there are: prob. To class probabilities, fit a"),
         (
-            {"mean": np.ones((3, 2))},
-            "no 'cov' [N, K, K], 'var' [N, K] or 'std' [N, K]. Save one of them.",
+            {"mean": np.ones((3, 2)), "covariance": np.ones((3, 2, 2))},
+            "'std' [N, K]. If it is 'covariance', give --map cov=covariance, or var or std in",
         ),
         (gaussians(var=np.ones((2, 2))), "var has shape (2, 2), but mean has (3, 2). Save var as"),
         (gaussians(frame=np.array([0, 1, 2.5])), "frame[2] is 2.5, not a whole number"),

@@ -44,7 +44,7 @@ def test_the_client_sends_what_protobuf_would_write(data):
     def perhaps(made):
         return made if draw(st.booleans()) else None
 
-    full = draw(st.booleans())
+    full, none = draw(st.booleans()), draw(st.booleans())
     opinions = st.sampled_from([None, array(n, k), array(n, 3, k), array(n, 1, k)])
     sent = OutgoingFrame(
         frame_id=draw(IDS),
@@ -52,7 +52,7 @@ def test_the_client_sends_what_protobuf_would_write(data):
         id=numbers(IDS, np.uint64),
         class_index=numbers(CLASS, np.int64),
         mean=array(n, k),
-        covariance=array(n, k, k) if full else array(n, k),
+        covariance=None if none else array(n, k, k) if full else array(n, k),
         score=perhaps(array(n)),
         truth=perhaps(array(n, k)),
         upstream_track=perhaps(numbers(IDS, np.uint64)),
@@ -69,11 +69,12 @@ def test_the_client_sends_what_protobuf_would_write(data):
         )
         message.ego_twist.CopyFrom(frame_pb2.Twist(linear=twist.linear, angular=twist.angular))
     for i in range(n):
-        matrix = sent.covariance[i]
         detection = message.detections.add(
             id=int(sent.id[i]), class_index=int(sent.class_index[i]), mean=sent.mean[i]
         )
-        detection.covariance.extend(matrix[np.tril_indices(k)] if full else matrix)
+        if sent.covariance is not None:
+            matrix = sent.covariance[i]
+            detection.covariance.extend(matrix[np.tril_indices(k)] if full else matrix)
         if sent.score is not None:
             detection.score = sent.score[i]
         if sent.truth is not None:

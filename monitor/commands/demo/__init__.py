@@ -1,8 +1,9 @@
-"""calibration-monitor demo: a simulated six-sensor drive through a real sidecar, with a fault.
+"""calibration-monitor demo: a simulated drive of seven sensors through a real sidecar.
 
-For a while one sensor reports variances five times too small. All else is the sidecar's doing: it
-raises an alarm, fits a recalibrator beside the stream, tries it on later truth, promotes it, and
-rolls it back when the fault is over.
+For a while one sensor reports variances five times too small; another reports no covariance at all.
+All else is the sidecar's doing: it raises an alarm, fits a recalibrator beside the stream, tries it
+on later truth, promotes it, and rolls it back when the fault is over. The missing covariance is
+learned from labels.
 
 The page is one HTML file that names no other address.
 """

@@ -25,9 +25,10 @@ from monitor.commands.demo.scene import (
     SPACE,
     SimulatedFrame,
     simulate,
+    with_assumed_covariance,
     with_variance_factor,
 )
-from monitor.commands.demo.story import AnsweredFrame, Cycle, Phase, Plan
+from monitor.commands.demo.story import ASSUMED, AnsweredFrame, Cycle, Phase, Plan
 from monitor.commands.demo.summary import SidecarAccount, account_of, cycle_line, summarise
 from monitor.commands.doctor.look import page, samples_of
 from monitor.commands.sending import first_error
@@ -215,6 +216,8 @@ class Player:
             at_s = self.pace.event_s(stamp_ns) - began_s
             if self.cycle.reach(at_s) and frame.sensor == plan.faulty:
                 frame = with_variance_factor(frame, plan.variance_factor)
+            if frame.sensor == plan.bare:
+                frame = with_assumed_covariance(frame, ASSUMED)
             if self.cycle.over:
                 if not self.forever:
                     break
@@ -318,7 +321,8 @@ class _Connection:
             cycle.behind_s = max(cycle.behind_s, late_s)
             await lane.in_flight.put(replace(item, sent_s=now_s))
             named = frame.frame_id, frame.stamp_ns, frame.ids, frame.classes
-            sent = OutgoingFrame(*named, frame.mean, frame.covariance, frame.score)
+            covariance = None if frame.sensor == self.player.plan.bare else frame.covariance
+            sent = OutgoingFrame(*named, frame.mean, covariance, frame.score)
             await lane.stream.send(encode_frame(sent))
         await lane.in_flight.put(None)
         await lane.stream.close()
@@ -337,7 +341,9 @@ class _Connection:
         cycle.latency_s.append(now_s - item.sent_s)
         cycle.wall_s = now_s - self.player.pace.start_s
         answer = decode_answer(data, SPACE.k)
-        answered = AnsweredFrame(frame, "+".join(answer.versions), answer.mean, answer.covariance)
+        came = ~np.isnan(answer.covariance)
+        covariance = np.where(came, answer.covariance, frame.covariance)
+        answered = AnsweredFrame(frame, "+".join(answer.versions), answer.mean, covariance)
         phase = cycle.add_answer(item.at_s, answered)
         if frame.sensor == self.player.plan.faulty:
             cycle.tracking.add(frame, phase, answer)
@@ -420,7 +426,7 @@ def config_text(speed: float) -> str:
 
 _FIT_EVERY_S = 1.0  # s of the drive
 
-# alpha is of one sensor: of six together it is the default again. The band is wider than the
+# alpha is of one sensor: of several together it is the default again. The band is wider than the
 # default: with errors as heavy-tailed as these, a few tracks of a healthy sensor read 3 or 0.3,
 # and its fit would keep the faulty one waiting. The rest makes the story short, as the drive is:
 # fits of enough tracks to be right at once, no second step for a few tenths, tracks that are whole

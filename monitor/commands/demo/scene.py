@@ -1,4 +1,4 @@
-"""Simulates the detectors of a six-sensor vehicle on a drive, with the ground truth beside it.
+"""Simulates the detectors of a vehicle on a drive, with the ground truth beside it.
 
 Never here: a clock, I/O, a global generator. The same settings and seed give the same drive.
 """
@@ -140,6 +140,15 @@ def with_variance_factor(frame: SimulatedFrame, factor: float) -> SimulatedFrame
     Below 1 it is over-confident. Mean NEES becomes 1/factor of what it was.
     """
     return replace(frame, covariance=frame.covariance * factor)
+
+
+def with_assumed_covariance(frame: SimulatedFrame, deviation: float) -> SimulatedFrame:
+    """Puts in place of every covariance the one that is assumed where none is reported.
+
+    deviation  standard deviation, m or rad, of every dimension
+    """
+    assumed = np.broadcast_to(deviation**2 * np.eye(SPACE.k), frame.covariance.shape)
+    return replace(frame, covariance=assumed)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

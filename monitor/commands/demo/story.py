@@ -18,12 +18,15 @@ from monitor.commands.demo.scene import SPACE, DriveSettings, SimulatedFrame
 from monitor.commands.demo.tracks import TrackingRecord
 from monitor.drift.alarms import WRONG, AlarmChange, AlarmReason, alarm_sentence
 from monitor.drift.bets import Severity
+from monitor.frames.slices import is_bare, marked
 from monitor.frames.space import FloatArray
 from monitor.promotion.records import SWAPS, Evidence, Factor, Happened, Record, TrialStanding
 from monitor.recalibration.recalibrator import Identity
 from monitor.recalibration.selection import Selection
 
 _LATEST_TRUTH_S = 3.0
+_BARE = "lidar"
+ASSUMED = 1.0  # m or rad: [tracker] missing_deviation
 # Parts of a cycle for which the fault lasts, and for which its effect is to be seen, at least.
 _FAULT_LASTS, _SHOWN, _SHORTEST_SHOWN_S = 0.35, 0.1, 5.0
 # For which a fault waits until nothing of the one before is left: alarm, trial, correction.
@@ -62,14 +65,18 @@ class Plan:
     duration_s       of a cycle, at least
     speed            seconds of event time in a second
     variance_factor  on the covariance that the faulty sensor reports; its errors stay
+    bare             the sensor that reports no covariance; no sensor of this name: none
     patience_s       by which the fault, and what comes after it, may each last longer than planned
     """
 
     seed: int = 4
     duration_s: float = 60.0
     speed: float = 1.0
-    settings: DriveSettings = field(default_factory=lambda: DriveSettings(crowded=True))
+    settings: DriveSettings = field(
+        default_factory=lambda: DriveSettings((*DriveSettings().sensors, _BARE), crowded=True)
+    )
     faulty: str = "camera_front"
+    bare: str = _BARE
     variance_factor: float = 0.2
     patience_s: float = 600.0
 
@@ -77,6 +84,10 @@ class Plan:
     def truth_delay_s(self) -> float:
         """Delay of labels; on short drives less, so that the fault is seen in time."""
         return min(_LATEST_TRUTH_S, self.duration_s / 20)
+
+    def slice_of(self, sensor: str) -> str:
+        """Names the slice of a sensor."""
+        return marked(sensor) if sensor == self.bare else sensor
 
     @property
     def fault_s(self) -> float:
@@ -87,6 +98,8 @@ class Plan:
 @dataclass(frozen=True, slots=True, eq=False)
 class AnsweredFrame:
     """A frame as it was sent, with what came back for it; (N, 7) and (N, 7, 7).
+
+    The covariance that is assumed stands where none was sent, and where none came back.
 
     version  of the recalibrator that answered it
     """
@@ -110,11 +123,15 @@ class SensorRecord:
 
     sums  by phase: number of true detections whose labels the sidecar has answered, sums of NEES/K
           of what was sent, and of what came back
+    changed  the same, of frames that came back changed
+    tracks   objects that have labels
     """
 
     frames: int = 0
     detections: int = 0
     sums: dict[Phase, FloatArray] = field(default_factory=dict)
+    changed: FloatArray = field(default_factory=lambda: np.zeros(3))
+    tracks: set[int] = field(default_factory=set)
     _recent: deque[tuple[int, FloatArray]] = field(default_factory=deque)
 
     def add_truth(self, answered: AnsweredFrame, phase: Phase) -> None:
@@ -125,6 +142,9 @@ class SensorRecord:
         if not answered.as_sent:
             made = nees_over_k(frame.truth[true], answered.mean[true], answered.covariance[true])
         row = np.array([raw.size, raw.sum(), made.sum()])
+        self.tracks.update(frame.track[true].tolist())
+        if not answered.as_sent:
+            self.changed = self.changed + row
         self.sums[phase] = self.sums.get(phase, 0.0) + row
         self._recent.append((frame.stamp_ns, row))
         while self._recent[0][0] <= frame.stamp_ns - _RECENT_NS:
@@ -176,6 +196,8 @@ class Cycle:
     heard          what happened to recalibrators, and when it was heard of
     paged_s, promoted_s, rolled_back_s
                    when the fault was first paged and corrected, and when that was last taken back
+    learned        the promotion of a covariance for the sensor that reports none, its time, and the
+                   labelled objects until then; None if that was not in this cycle
     page           what the page said; evidence: of the promotion; tried: a candidate was on trial
     hopeful        the sidecar may correct the fault: it is worth waiting for
     waiting        what the fault or its end is waiting for, in words
@@ -202,6 +224,7 @@ class Cycle:
     paged_s: float = math.inf
     promoted_s: float = math.inf
     rolled_back_s: float = math.inf
+    learned: tuple[Record, float, int] | None = None
     page: str = ""
     evidence: Evidence | None = None
     tried: bool = False
@@ -313,6 +336,9 @@ class Cycle:
         self.sequence, self.waiting, self._told_s = record.sequence, "", now_s
         if what in SWAPS:
             self.version = record.after
+        bare = self.plan.slice_of(self.plan.bare)
+        if record.slice == bare and what is Happened.PROMOTED and self.learned is None:
+            self.learned = record, now_s, len(self.sensors[self.plan.bare].tracks)
         if record.slice == self.plan.faulty:
             self._on_trial = what in (Happened.BEGAN, Happened.PROVEN)
             self.tried |= what is Happened.BEGAN and now_s >= self.fault_began_s
@@ -379,7 +405,8 @@ def in_words(record: Record) -> str:
     """Writes a record for people, in one line."""
     match record.what:
         case Happened.BEGAN:
-            said = f"on trial, {_factors(record.factors)}"
+            of = " of those assumed" * (is_bare(record.slice) and bool(record.factors))
+            said = f"on trial, {_factors(record.factors)}{of}"
         case Happened.PROVEN:
             said = f"proven, waits, {proof(record.evidence)}"
         case Happened.PROMOTED | Happened.ROLLED_BACK as what:

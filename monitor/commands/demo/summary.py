@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from monitor.commands.demo.story import Cycle, Phase, SensorRecord, proof
+from monitor.commands.demo.story import ASSUMED, Cycle, Phase, SensorRecord, proof
 from monitor.commands.demo.tracks import Fed, TrackingQuality
 from monitor.commands.doctor.look import Samples, quantile
 from monitor.commands.options import finite, plain
@@ -112,7 +112,7 @@ def counts_of(cycle: Cycle) -> dict[str, float]:
     counts: dict[str, float] = {"frames": frames, "detections": detections, "matched": matched}
     counts |= {_FRAMES: frames} | {swapped: swaps[what] for what, swapped in _SWAPPED.items()}
     for name, sensor in cycle.sensors.items():
-        counts |= _of_sensor(name, sensor.labelled, *sensor.means())
+        counts |= _of_sensor(cycle.plan.slice_of(name), sensor.labelled, *sensor.means())
     return counts
 
 
@@ -159,7 +159,7 @@ def headline(summary: Summary) -> tuple[str, ...]:
     if cycle.page:
         found += f" A page was raised {cycle.paged_s - cycle.fault_began_s:.1f} s later."
     if math.isinf(cycle.promoted_s):
-        return (f"{found} The sidecar has not {summary.missing}.",)
+        return f"{found} The sidecar has not {summary.missing}.", *_learned(cycle)
     found += (
         f" After {cycle.promoted_s - cycle.fault_began_s:.1f} s the sidecar had corrected it by "
         f"itself ({proof(cycle.evidence)})."
@@ -183,7 +183,27 @@ def headline(summary: Summary) -> tuple[str, ...]:
         f"Then the fault ended, and variances were {1 / plan.variance_factor:g} times too large: "
         f"in {lasted.get(Phase.AFTER, 0.0):.0f} s, {cost}. It was {back}."
     )
-    return found, saved, over
+    return found, saved, over, *_learned(cycle)
+
+
+def _learned(cycle: Cycle) -> Iterator[str]:
+    """Says when a covariance was learned for the sensor that reports none, and what it is worth."""
+    if cycle.learned is None:
+        return
+    record, at_s, tracks = cycle.learned
+    changed = cycle.sensors[cycle.plan.bare].changed
+    sizes = [
+        f"{ASSUMED * math.sqrt(factor.typical):.2f} m ({factor.dimension})"
+        for factor in record.factors
+        if factor.dimension in ("x", "y")
+    ]
+    said = f" σ of {' and '.join(sizes)} in place of {ASSUMED:g} m;" * bool(sizes)
+    nees = f"{changed[1] / changed[0]:.2f} → {changed[2] / changed[0]:.2f}" if changed[0] else "–"
+    yield (
+        f"{cycle.plan.bare} reports no covariance. After {at_s:.1f} s and labels of {tracks} "
+        f"objects the sidecar had learned one, and promoted it ({proof(record.evidence)}):{said} "
+        f"NEES/K {nees}."
+    )
 
 
 def cycle_line(summary: Summary) -> str:
@@ -208,6 +228,11 @@ def as_text(summary: Summary) -> str:
             "",
             f"{len(cycle.sensors)} sensors, {cycle.elapsed_s:.0f} s, seed {plan.seed}",
             *(f"{phase.words:<12}{text.format(**words)}" for phase, text in _LEGEND.items()),
+            *[
+                f"{name:<12}reports no covariance: {ASSUMED:g} m or rad stand for σ as sent"
+                for name in cycle.sensors
+                if name == plan.bare
+            ],
             "",
             "Mean NEES/K, as sent → recalibrated. 1 is calibrated.",
             *_heads(cycle, "sensor"),
@@ -304,6 +329,7 @@ def as_json(summary: Summary) -> dict[str, object]:
             name: {phase: _nees(sensor, phase) for phase in Phase}
             for name, sensor in cycle.sensors.items()
         },
+        "without_covariance": _bare(cycle),
         "tracking": {
             phase: {fed: plain(quality) for fed, quality in by_input.items()}
             for phase, by_input in summary.tracking.items()
@@ -316,6 +342,26 @@ def as_json(summary: Summary) -> dict[str, object]:
         "sidecar": None if summary.sidecar is None else _account(summary.sidecar),
         "counts_agree": not summary.differences,
         "differences": list(summary.differences),
+    }
+
+
+def _bare(cycle: Cycle) -> dict[str, object] | None:
+    """Tells of the sensor that reports no covariance; None where there is none."""
+    sensor = cycle.sensors.get(cycle.plan.bare)
+    if sensor is None:
+        return None
+    record, at_s, tracks = cycle.learned or (None, math.nan, 0)
+    n, raw, made = sensor.changed
+    return {
+        "sensor": cycle.plan.bare,
+        "learned_seconds": finite(at_s),
+        "labelled_objects": tracks if record else None,
+        "evidence": None if record is None else plain(record.evidence),
+        "n": int(n),
+        "nees_over_k": {
+            "assumed": finite(raw / n if n else math.nan),
+            "estimated": finite(made / n if n else math.nan),
+        },
     }
 
 

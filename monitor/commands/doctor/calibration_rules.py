@@ -24,7 +24,7 @@ from monitor.commands.doctor.rules import (
 from monitor.drift.alarms import Counted, DriftState, alarm_sentence, hours, size_of_error
 from monitor.drift.bets import Severity as Urgency
 from monitor.drift.evidence import Scale
-from monitor.frames.slices import TOTAL
+from monitor.frames.slices import TOTAL, is_bare, is_total
 from monitor.promotion.records import TrialState
 
 # As in deploy/prometheus/*alert_rules.yml; tests/commands/doctor/test_advice.py compares them.
@@ -287,7 +287,8 @@ def far_from_one(seen: Observation) -> Found:
         came = labelled.get(slice, 0.0)
         enough = came >= _FEWEST or came * worth.get(slice, 0.0) >= _FEWEST_INDEPENDENT
         far = 0 < ratio < 1 / _FACTOR or _FACTOR < ratio < math.inf
-        if slice != TOTAL and enough and far:
+        # What was assumed until a covariance was estimated says nothing of the detector.
+        if enough and far and not (is_total(slice) or is_bare(slice)):
             size = size_of_error(Scale(math.sqrt(ratio), math.nan, math.nan))
             how = f"{number(ratio)} over {count(came, 'detection')}: σ is {size}"
             off.append(f"{slice} {how}{_unproven(seen, slice, ratio)}")

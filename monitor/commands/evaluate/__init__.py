@@ -24,9 +24,17 @@ from monitor.commands.apply import (
     recalibrate_classes,
     recalibrate_gaussians,
     remarks_on,
+    stated,
 )
 from monitor.commands.conditions import holding, read_condition
 from monitor.commands.evaluate.class_rows import class_table, judged_classes, measured_classes
+from monitor.commands.evaluate.errors import (
+    WithoutCovariance,
+    errors_section,
+    errors_table,
+    measured_errors,
+)
+from monitor.commands.evaluate.groups import apart_from_filled, divided, finer_parts
 from monitor.commands.evaluate.sweep import sweep_figures, sweep_table, swept
 from monitor.commands.evaluation_tables import (
     advice,
@@ -46,7 +54,6 @@ from monitor.commands.options import (
     confidence_levels,
     number_of,
     pair,
-    shown,
     tell,
     working,
     write_output,
@@ -59,17 +66,16 @@ from monitor.commands.pages.file_report import (
     said,
     stages_by_group,
 )
-from monitor.commands.pages.report_page import Report, Section, hashed, written
+from monitor.commands.pages.report_page import Report, Said, Section, hashed, written
 from monitor.commands.recordings import (
     SELECTION,
     Usable,
     add_most_refused,
     add_selection,
+    as_stated,
     names_in,
     numbered_tracks,
     overlaps,
-    parts_of,
-    ranges_of,
     read_selected,
     refuse_options_of_gaussians,
     selection_words,
@@ -110,7 +116,7 @@ from monitor.statistics.verdicts import (
     verdicts,
 )
 from monitor.store.class_recordings import ClassRecording, read_class_recording, require_labels
-from monitor.store.recordings import OBJECT, Recording
+from monitor.store.recordings import Recording
 from monitor.store.state_files import is_state
 
 EXAMPLE = """examples:
@@ -137,9 +143,6 @@ _OF_ROWS = (
     *(*_OF_CLASSES, *SELECTION, "fault", "by", "model", "report"),
 )
 
-# Groups that a column may divide the rows into.
-_MOST_GROUPS = 100
-
 # Exit code where a condition of --fail-if holds, or more rows are refused than may be.
 FAILED = 3
 
@@ -148,7 +151,7 @@ FAILED = 3
 class Measured:
     """The Gaussians asked for, measured.
 
-    whole     all rows
+    whole     all rows; None where none has a covariance
     groups    the same by group; one without a name where rows are not divided
     verdicts  of each group and dimension, the gravest first
     usable    which rows could be measured, and why others could not
@@ -161,9 +164,11 @@ class Measured:
     gains     before and after it, of all rows and by group; empty where they are no Gaussians
     recording the rows, recalibrated where there is a recalibrator
     evaluated measures some of the rows (N,)
+    judged    (N,) rows whose covariance is judged
+    bare      errors of the rows without a covariance; None where each has one
     """
 
-    whole: Evaluation
+    whole: Evaluation | None
     groups: Mapping[str, Evaluation]
     verdicts: tuple[Verdict, ...]
     usable: Usable
@@ -176,6 +181,8 @@ class Measured:
     gains: tuple[HeldOut, ...]
     recording: Recording
     evaluated: Callable[[BoolArray], Evaluation]
+    judged: BoolArray
+    bare: WithoutCovariance | None
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -314,15 +321,20 @@ def _report(
     sections: list[Section | None] = []
     if gaussians is not None:
         found += [said(one, matters=one.matters) for one in gaussians.verdicts]
+        found += [Said("unknown", words) for words in gaussians.bare.said] if gaussians.bare else []
         recording = gaussians.recording
         slices = stages_by_group(gaussians.groups, before.groups if before else {}, recording)
         drawn = (before.recording, recording) if before else (recording, None)
         reasons = gaussians.usable.as_json()
-        opening = [in_pieces(gaussians.recording, gaussians.usable.rows, gaussians.evaluated)]
+        if gaussians.groups:
+            opening = [in_pieces(recording, gaussians.judged, gaussians.evaluated)]
         sections = [
-            fullest_frame(*drawn),
+            errors_section(gaussians.bare),
+            fullest_frame(*drawn) if gaussians.groups else None,
             recalibrator_section(gaussians.gains, model.version if model else ""),
-            labels_section(gaussians.whole, reasons, gaussians.matched),
+            labels_section(gaussians.whole, reasons, gaussians.matched)
+            if gaussians.whole
+            else None,
         ]
     if sweep is not None:
         sections.append(Section("Sweep over the temperature", figures=sweep_figures(sweep)))
@@ -389,8 +401,9 @@ def measured(
         remarks.append(words)
         tell(words)
 
-    recording = read_selected(options.file, options, beside, remark)
-    before = recording
+    dimensions = () if model is None else model.dimensions
+    recording = read_selected(options.file, options, beside, remark, dimensions)
+    recording = before = recording if model is None else stated(model, recording, options)
     made = None if model is None else recalibrate_gaussians(model, recording)
     shaped = None
     if made is not None:
@@ -408,13 +421,15 @@ def measured(
     if not usable.rows.any():
         raise EvaluationError(f"nothing to evaluate: {usable.told()}. {usable.remedy(recording)}")
 
+    # Errors of what was sent without a covariance are measured; a covariance is not judged.
+    judged = usable.rows & ~as_stated(recording, options).assumed
     tracks = numbered_tracks(recording)
-    overlap = overlaps(recording, usable.rows)
+    overlap = overlaps(recording, judged)
 
     def evaluated(
         rows: BoolArray, done: Callable[[float], object] = lambda rows: None
     ) -> Evaluation:
-        kept = rows & usable.rows
+        kept = rows & judged
         if options.engine == "exact":
             # Distributions of the model's own are those of all rows.
             some = slice(None) if shaped is not None else np.flatnonzero(kept)
@@ -439,29 +454,37 @@ def measured(
             refused=int(np.count_nonzero(rows & usable.labelled & ~usable.rows)),
         )
 
-    groups = dict(_groups(by, recording, usable.rows))
-    there = [recording.classes[i] for i in np.unique(recording.class_index[usable.rows])]
-    kept = np.flatnonzero(usable.rows)
-    rows_of = {name: np.flatnonzero(rows & usable.rows) for name, rows in groups.items()}
+    filled = judged & before.assumed & ~recording.assumed
+    groups = dict(apart_from_filled(by, recording, judged, filled))
+    there = [recording.classes[i] for i in np.unique(recording.class_index[judged])]
+    kept = np.flatnonzero(judged)
+    rows_of = {name: np.flatnonzero(rows & judged) for name, rows in groups.items()}
     apart = [name for name, rows in groups.items() if not rows.all()]
     total = kept.size + sum(rows_of[name].size for name in apart)
-    judged: list[Verdict] = []
+    said: list[Verdict] = []
     with working("measuring", total + sum(rows.size for rows in rows_of.values())) as done:
-        whole = evaluated(np.ones(usable.rows.size, bool), done)
+        whole = evaluated(np.ones(usable.rows.size, bool), done) if kept.size else None
         of_groups = {
-            name: evaluated(rows, done) if name in apart else whole for name, rows in groups.items()
+            name: whole if whole and name not in apart else evaluated(rows, done)
+            for name, rows in groups.items()
         }
         for name, some in rows_of.items():
-            judged += _verdicts(recording, some, tracks, name)
+            said += _verdicts(recording, some, tracks, name)
             done(some.size)
     gains: tuple[HeldOut, ...] = ()
-    if made is not None and shaped is None:
+    if made is not None and shaped is None and kept.size:
         named = {name: some for name, some in rows_of.items() if name}
         gains = compared(before, recording, kept, named)
+    bare = usable.rows & recording.assumed
+    errors = None
+    if bare.any():
+        finer = by or finer_parts(recording)
+        parts = [dict(divided(one, recording, bare)) for one in (by, finer)]
+        errors = measured_errors(recording, bare, usable, tracks, *parts)
     return Measured(
         whole=whole,
         groups=of_groups,
-        verdicts=gravest_first(judged),
+        verdicts=gravest_first(said),
         usable=usable,
         unused=recording.unused,
         remarks=tuple(remarks),
@@ -472,6 +495,8 @@ def measured(
         gains=gains,
         recording=recording,
         evaluated=evaluated,
+        judged=judged,
+        bare=errors,
     )
 
 
@@ -484,37 +509,6 @@ def _with_overlap(
     deviation = generalised_deviation(recording.space, covariance, no_variances_only)
     ranking = ErrorRanking(partial(rank_twice, deviation, error))
     return replace(joint, mean_iou=float(overlap[rows].mean()), ause_iou=ranking.ause)
-
-
-def _groups(
-    by: tuple[str, ...], recording: Recording, usable: BoolArray
-) -> Iterator[tuple[str, BoolArray]]:
-    """Divides all rows (N,) as --by asks; groups without usable rows (N,) are left out."""
-    names, group = [""], np.zeros(usable.size, np.int64)
-    for part in by or (SliceBy.CLASS,):
-        if part in recording.beside:
-            found, index = np.unique(recording.beside[part], return_inverse=True)
-            values = tuple(found.tolist())
-        else:
-            ranges = ranges_of(recording.space) if part == SliceBy.RANGE else None
-            divided = parts_of(recording, ranges)
-            values, index = divided.names[SliceBy(part)], divided.index[SliceBy(part)]
-        if not by and values == (OBJECT,):
-            break
-        there, group = np.unique(group * len(values) + index, return_inverse=True)
-        if there.size > _MOST_GROUPS:
-            raise ValueError(
-                f"--by {','.join(by)}: there are {there.size} groups, and at most {_MOST_GROUPS} "
-                "are told apart. Name columns with fewer values."
-            )
-        names = [
-            ", ".join(filter(None, (names[one // len(values)], values[one % len(values)])))
-            for one in there.tolist()
-        ]
-    for i, name in enumerate(names):
-        rows = group == i
-        if (rows & usable).any():
-            yield shown(name), rows
 
 
 def _verdicts(
@@ -590,22 +584,22 @@ def document(
     """Builds one object; a file without Gaussians has neither dimensions nor a joint block."""
     found: dict[str, object] = {}
     if gaussians:
-        found = as_json(gaussians.whole) | {
-            "rows_refused_by": gaussians.usable.as_json(),
+        usable = gaussians.usable
+        without_truth = int(np.count_nonzero(~usable.labelled))
+        none = _nothing(0, without_truth, usable.n_refused)
+        found = as_json(gaussians.whole) if gaussians.whole else none
+        found |= {
+            "rows_refused_by": usable.as_json(),
             "columns_not_used": list(gaussians.unused),
             "remarks": list(gaussians.remarks),
             "labels": gaussians.matched,
             "verdicts": [verdict.as_json() for verdict in gaussians.verdicts],
             "groups": {name: as_json(one) for name, one in gaussians.groups.items() if name},
         }
+        if gaussians.bare:
+            found["without_covariance"] = gaussians.bare.as_json()
     elif classes:
-        found = {
-            "rows": classes.n,
-            "rows_without_truth": classes.without_truth,
-            "rows_refused": classes.refused,
-            "dimensions": {},
-            "joint": None,
-        }
+        found = _nothing(classes.n, classes.without_truth, classes.refused)
     if isinstance(model, ClassSelection):
         found["model"] = {"version": model.version, "method": model.method}
     elif gaussians and gaussians.made:
@@ -617,6 +611,17 @@ def document(
     if of_classes:
         found["class_verdict"] = of_classes.as_json()
     return found
+
+
+def _nothing(rows: int, without_truth: int, refused: int) -> dict[str, object]:
+    """Builds the object where no covariance is judged."""
+    return {
+        "rows": rows,
+        "rows_without_truth": without_truth,
+        "rows_refused": refused,
+        "dimensions": {},
+        "joint": None,
+    }
 
 
 def _tables(
@@ -632,12 +637,16 @@ def _tables(
         words = f"{' '.join(file)} --method temperature --output classes.json"
         mends = f"Do: calibration-monitor fit {words}"
         yield of_classes.sentence + (f"\n{mends}" if wrong and options.model is None else "")
-    if gaussians:
+    if gaussians and gaussians.bare:
+        yield errors_table(gaussians.bare, _fills(options, gaussians), full=options.full)
+    if gaussians and gaussians.whole:
         said = "" if gaussians.made is None else measured_under(gaussians.made, str(options.file))
         lines = [verdict_lines(gaussians.verdicts, full=options.full)]
         lines += [mixture(options.by, gaussians.mixed)] if gaussians.mixed else []
-        if options.model is None and any(verdict.matters for verdict in gaussians.verdicts):
-            lines.append(advice(_mend(options, gaussians), gaussians.matched))
+        biased = any(verdict.biased for verdict in gaussians.verdicts)
+        if options.model is None and (biased or any(one.matters for one in gaussians.verdicts)):
+            words = _mend(options, gaussians) + " --correct-mean" * biased
+            lines.append(advice(words, gaussians.matched))
         yield "\n".join(lines)
         if gaussians.gains:
             judged = told(gaussians.gains, "before → after")
@@ -649,6 +658,14 @@ def _tables(
     if classes:
         said = f"recalibrated by {model.version}\n" if isinstance(model, ClassSelection) else ""
         yield said + class_table(classes)
+
+
+def _fills(options: argparse.Namespace, gaussians: Measured) -> str:
+    """Spells the fit that fills what is missing, by class and range where rows have them."""
+    parts = [part for part in SliceBy if part in (gaussians.by or finer_parts(gaussians.recording))]
+    by = f" --by {','.join(parts)}" if parts else ""
+    words = " ".join([shlex.quote(str(options.file)), *selection_words(options)])
+    return f"{words} --method residual-covariance{by} --output model.json"
 
 
 def _mend(options: argparse.Namespace, gaussians: Measured) -> str:

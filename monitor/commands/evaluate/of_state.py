@@ -21,7 +21,6 @@ from monitor.store.state_files import read_state
 _STAGES = {"raw": "as sent", "recalibrated": "as forwarded"}
 
 NOT_KNOWN = (
-    "how sure the mean error is",
     "whether σ ranks the errors, and which rows it would leave out",
     "how many tracks there are: a group is judged by what its rows are worth",
     "other groups than the slices of the state, and other classes, rows or labels",

@@ -8,22 +8,29 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 
 from monitor.commands.apply import (
     check_dimensions,
     document_of,
-    opinions_of,
     read_model,
     recalibrate_gaussians,
 )
+from monitor.commands.fit.class_models import Fitted, fit_class_probabilities, period_of
+from monitor.commands.fit.filling import (
+    compared_to_assumed,
+    filling,
+    plainly_named,
+    without_covariances,
+)
 from monitor.commands.fit.from_state import evidence_of, fitted_on, told_of
+from monitor.commands.fit.r_tables import r_table
 from monitor.commands.fit.slice_remarks import remarks
 from monitor.commands.held_out import PARTS, HeldOut, dealt, told
 from monitor.commands.options import (
@@ -44,21 +51,21 @@ from monitor.commands.options import (
 from monitor.commands.recordings import (
     RANGE_EDGES,
     add_selection,
+    as_stated,
     estimates_of,
     numbered_tracks,
     parts_of,
     ranges_of,
     read_selected,
-    refuse_options_of_gaussians,
     to_standard_error,
     usable_truth,
 )
 from monitor.frames.slices import RangeBuckets, SliceBy
-from monitor.frames.space import FloatArray, IntArray, Space
-from monitor.recalibration.class_probabilities import ClassRows
+from monitor.frames.space import IntArray, Space
+from monitor.recalibration.estimated.covariates import Axes
+from monitor.recalibration.estimated.residual import ResidualCovariance
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.fitting import (
-    CLASS_FITS,
     FITTINGS,
     WHOLE,
     FitOptions,
@@ -66,19 +73,18 @@ from monitor.recalibration.fitting import (
     SliceFit,
     fit_selection,
 )
+from monitor.recalibration.mean_correction import KEEPS_MEAN, method_after_offset, refuses
 from monitor.recalibration.processes.cauchy import LEVELS, SURROGATE_LEVEL
 from monitor.recalibration.processes.process_fit import INDUCING
 from monitor.recalibration.processes.sparse_process import MOST_INDUCING
 from monitor.recalibration.recalibrator import (
     NO_PERIOD,
-    Basis,
-    Clock,
     Identity,
     InvalidRecalibrator,
-    Period,
+    Output,
     UnfitData,
 )
-from monitor.recalibration.rejection import RejectedBy, Rejection, fit_rejection, normalised_entropy
+from monitor.recalibration.rejection import RejectedBy, Rejection, fit_rejection
 from monitor.recalibration.scaling import (
     TIME_CONSTANT_S,
     WIDE,
@@ -88,12 +94,10 @@ from monitor.recalibration.scaling import (
     Objective,
 )
 from monitor.recalibration.selection import CLASS_METHODS, AnySelection, ClassSelection, Selection
-from monitor.store.class_recordings import ClassRecording, read_class_recording, require_labels
+from monitor.store.class_recordings import read_class_recording
 from monitor.store.recordings import IN_MEMORY, RECALIBRATED, Recording, Source
 from monitor.store.state_files import is_state
-
-# Options of the verb that divide Gaussians or draw their fit, by destination.
-_OF_GAUSSIANS = ("by", "range_edges", "fewest_tracks", "previous", "prior_strength")
+from monitor.store.tables import BOX
 
 # Independent rows that another fit counts for where a scaling is drawn towards it.
 PRIOR_STRENGTH = 30.0
@@ -104,29 +108,58 @@ _OF_CLASSES = "temperature"
 # Tracks, and independent rows, up to which a slice leans on the wider one with all its weight.
 FEWEST_TO_STAND_ALONE = 30.0
 
-# A model, what it rests on, remarks to print, and what it does to tracks that it has not seen.
-Fitted: TypeAlias = tuple[AnySelection, Basis | None, list[str], tuple[HeldOut, ...]]
+
+def read_to_fit(
+    options: argparse.Namespace, tell: Callable[[str], None] = to_standard_error
+) -> Recording:
+    """Reads the rows to fit on, and chooses the method by them where none is asked for.
+
+    tell    is told what looks wrong, a line each
+    raises  RecordingError, ValueError
+    """
+    recording = read_selected(options.file, options, tell=tell)
+    if options.method is None:
+        bare = as_stated(recording, options).bare
+        options.method = ResidualCovariance.method if bare else CovarianceScaling.method
+    return recording
 
 
 def fit_gaussians(
-    options: argparse.Namespace, tell: Callable[[str], None] = to_standard_error
+    options: argparse.Namespace,
+    recording: Recording,
+    tell: Callable[[str], None] = to_standard_error,
 ) -> Fitted:
     """Fits Gaussians; remarks are on slices that lean on others.
 
-    tell    is told what looks wrong, a line each
-    raises  RecordingError, UnfitData, InvalidRecalibrator, ValueError
+    Where the method estimates covariances, it is fitted on the errors of all rows, and judged on
+    rows as if they had none; but with --replace on rows as they are.
+
+    recording  as read_to_fit reads it
+    tell       is told what looks wrong, a line each
+    raises     RecordingError, UnfitData, InvalidRecalibrator, ValueError
     """
     wanted = FitOptions(**{name: getattr(options, name) for name in _OF_METHODS})
-    recording = read_selected(options.file, options, tell=tell)
+    fitting = FITTINGS[options.method]
     if RECALIBRATED in recording.others:
         tell(
             f"the file was recalibrated before (it has the column '{RECALIBRATED}'): what is "
             "fitted corrects what it says now, not what the detector reports"
         )
     previous = _previous(options, recording.space)
-    usable = usable_truth(recording)
-    kept = np.flatnonzero(usable.rows)
-    if kept.size == 0 and options.method != Identity.method:
+    sent = judged_on = as_stated(recording, options)
+    if fitting.estimates:
+        sent, recording = recording, without_covariances(recording, options.assume_std)
+        judged_on = sent if options.replace else recording
+    usable = usable_truth(judged_on)
+    bare = usable.rows & (judged_on.assumed & (not fitting.estimates))
+    kept = np.flatnonzero(usable.rows & ~bare)
+    if kept.size == 0 and bare.any() and _changes(options):
+        raise UnfitData(
+            f"no row with ground truth has a covariance, which {options.method} corrects. Give "
+            f"--method {ResidualCovariance.method}, which estimates one, or state one by "
+            "--assume-std."
+        )
+    if kept.size == 0 and _changes(options):
         raise UnfitData(
             f"cannot fit on 0 detections with ground truth: {usable.told()}. "
             f"{usable.remedy(recording)}"
@@ -134,7 +167,7 @@ def fit_gaussians(
     rows, kept, late = _in_time(recording, kept, options.label_delay or 0.0)
     slices: dict[str, IntArray] = {}
     parts, total = 0, kept.size
-    if options.method != Identity.method and not options.no_held_out:
+    if _changes(options) and not options.no_held_out:
         # A slow fit is judged on one part.
         parts = 1 if options.method.startswith("gp-") else PARTS
         slices = {entry.name: kept[entry.rows] for entry in _slices(options, recording, kept)}
@@ -143,6 +176,7 @@ def fit_gaussians(
         total += parts * (kept.size * (PARTS - 1) + 2 * judging) // PARTS
     judged: tuple[HeldOut, ...] = ()
     left: list[str] = []
+    unseen = None
     with working("fitting", total) as done:
 
         def fit_some(some: IntArray) -> Selection:
@@ -151,21 +185,21 @@ def fit_gaussians(
             share = some.size / kept.size
             made, _ = _fitted(options, wanted, recording, previous, taken, some, share)
             done(some.size)
-            return made
+            return _served(options, made)
 
         selection, found = _fitted(options, wanted, recording, previous, rows, kept)
         done(kept.size)
-        unseen = dealt(recording, kept, fit_some, parts=parts) if parts else None
+        unseen = dealt(judged_on, kept, fit_some, parts=parts) if parts else None
         judged = () if unseen is None else unseen.judged(slices, done=done)
         if options.proven_only:
             worth_it = {one.slice for one in judged if one.worth_it}
             left = [name for name in ("all", *selection.by_slice) if name not in worth_it]
             selection = _proven(selection, worth_it)
             if unseen is not None:
-                served = recalibrate_gaussians(selection, recording)
+                served = recalibrate_gaussians(_served(options, selection), judged_on)
                 judged = unseen.without(served.untouched).judged(slices, judged)
     if options.reject_above_error is not None:
-        served = recalibrate_gaussians(selection, recording)
+        served = recalibrate_gaussians(_served(options, selection), judged_on)
         error = recording.space.error(recording.truth[kept], served.recording.mean[kept])
         squared = np.square(error[:, np.array(recording.space.joint)]).sum(axis=1)
         # A threshold on σ_G of recalibrated covariances, for the RMSE of recalibrated means.
@@ -183,10 +217,30 @@ def fit_gaussians(
             f"not fitted on: {late} rows of the last {options.label_delay:g} s, whose labels would "
             "not have come yet"
         )
+    if bare.any():
+        lines.append(
+            f"not fitted on: {np.count_nonzero(bare):,} rows without a covariance; --method "
+            f"{ResidualCovariance.method} estimates one for these"
+        )
+    if fitting.estimates and unseen is not None:
+        there = unseen.cluster >= 0
+        lines.append(compared_to_assumed(sent, recording, usable_truth(sent).rows & there, options))
+    if fitting.estimates and recording.box[:2] != BOX[:2]:
+        lines.append(
+            f"the ground of the file is {' and '.join(recording.box[:2])}, and range and axes are "
+            "taken in x and y: give --map x=z,y=x,z=y, and --label-map likewise"
+        )
     lines += remarks(selection, found, wanted, previous)
     if left:
         lines.append(f"left as the detector reports them (--proven-only): {', '.join(left)}")
-    return selection, selection.basis, lines, judged
+    return _served(options, selection), selection.basis, lines, judged
+
+
+def _served(options: argparse.Namespace, made: Selection) -> Selection:
+    """Names the fit after what it serves: where it estimates, rows without a covariance."""
+    if not FITTINGS[options.method].estimates:
+        return made
+    return filling(made, replaces=bool(options.replace))
 
 
 def fit_state(options: argparse.Namespace) -> Fitted:
@@ -218,13 +272,19 @@ def fit_state(options: argparse.Namespace) -> Fitted:
         f"{_name(options.file)}: {told_of(evidence)}, fitted on {what}; not judged on tracks that "
         "it has not seen: use evaluate --model on drives that are not in it"
     ]
-    return selection, selection.basis, lines + list(remarks(selection, found, wanted, previous)), ()
+    lines += remarks(selection, found, wanted, previous)
+    return _served(options, selection), selection.basis, lines, ()
 
 
 def _what(method: str, selection: Selection) -> str:
     if FITTINGS[method].sums or selection.basis is None:
         return "their sums"
     return f"a sample of {selection.basis.rows:,} of them"
+
+
+def _changes(options: argparse.Namespace) -> bool:
+    """Tells whether what is fitted changes anything."""
+    return options.method != Identity.method or bool(options.correct_mean)
 
 
 def _proven(selection: Selection, worth: Collection[str]) -> Selection:
@@ -312,24 +372,13 @@ def _in_time(recording: Recording, kept: IntArray, delay_s: float) -> tuple[FitR
     return replace(rows, time_s=time_s[kept], delay_s=np.full(kept.size, delay_s)), kept, late
 
 
-def period_of(recording: Recording | ClassRecording, rows: IntArray) -> Period:
-    """Period from the first to the last of some rows; of None where they have no times."""
-    clock = Clock.SECONDS
-    times: FloatArray | IntArray | None = recording.time_s
-    if recording.stamp_ns is not None:  # preferred: stamps of all files share one zero
-        clock, times = Clock.STAMP, recording.stamp_ns
-    if times is None or not rows.size or not np.isfinite(times[rows]).all():
-        return None, None, None
-    return times[rows].min().item(), times[rows].max().item(), clock
-
-
 def _previous(options: argparse.Namespace, space: Space) -> Selection | None:
     """Reads the selection of --previous. Raises InvalidRecalibrator where it is of another kind."""
     if options.previous is None:
         return None
-    previous = read_model(options.previous)
+    previous = plainly_named(read_model(options.previous))
     check_dimensions(previous, space)
-    others = {one.method for one in previous.recalibrators} - {options.method}
+    others = {method_after_offset(one) for one in previous.recalibrators} - {options.method}
     if others:
         raise InvalidRecalibrator(
             f"--previous {options.previous}: it was fitted by {', '.join(sorted(others))}, and "
@@ -362,60 +411,6 @@ def _slices(
         for entry in parts_of(recording, ranges).slices(options.by)
         for usable in [place[entry.rows]]
     )
-
-
-def fit_class_probabilities(options: argparse.Namespace) -> Fitted:
-    """Fits class probabilities.
-
-    Raises RecordingError, UnfitData, ValueError.
-    """
-    refuse_options_of_gaussians(
-        options, _OF_GAUSSIANS, f"{options.method} is fitted to class probabilities"
-    )
-    if options.proven_only:
-        raise ValueError("--proven-only: it is for Gaussians. Leave it out.")
-    recording = read_class_recording(options.file, options.rows, options.map)
-    if recording is None:
-        raise UnfitData(
-            f"{options.file} has no class probabilities, which {options.method} is fitted to. "
-            "Give an .npz file with prob or logits, and label."
-        )
-    require_labels(options.file, recording)
-    rows, kept = _rows(recording)
-    if rows.n == 0:
-        raise UnfitData(
-            f"cannot fit on 0 detections with a true class: of {recording.label.size} rows, "
-            f"{np.count_nonzero(recording.label < 0)} have none, and the others no usable "
-            "probabilities. Widen the selection of rows."
-        )
-    with working("fitting"):
-        fitted = CLASS_FITS[options.method](rows)
-    basis = Basis(rows.n, rows.tracks, rows.n * rows.weight, *period_of(recording, kept))
-    rejection = None
-    if options.reject_above_error is not None:
-        made = fitted.apply(rows.log_probabilities).mean(axis=1)
-        wrong = (made.argmax(axis=1) != rows.label).astype(np.float64)
-        entropy, target = normalised_entropy(made), options.reject_above_error
-        rejection = fit_rejection(entropy, wrong, target, RejectedBy.ENTROPY, rows.track)
-    fitted_on = {"file": Path(options.file).name, "rows": rows.n, "basis": basis.parameters()}
-    selection = ClassSelection(recording.class_names, fitted, rejection, fitted_on)
-    if selection.classes or fitted.classes is None:
-        return selection, basis, [], ()
-    unchecked = (
-        f"{options.file} has no class_names: {selection.method} tells classes apart by their "
-        "position, and whether\na detector has them in the same order is not checked when it is "
-        "served"
-    )
-    return selection, basis, [unchecked], ()
-
-
-def _rows(recording: ClassRecording) -> tuple[ClassRows, IntArray]:
-    """Finds the rows that can be fitted on, and their numbers in the recording."""
-    log_probabilities, usable = opinions_of(recording)
-    classes = log_probabilities.shape[2]
-    kept = np.flatnonzero(usable & (recording.label >= 0) & (recording.label < classes))
-    track = numbered_tracks(recording, kept)
-    return ClassRows(log_probabilities[kept], recording.label[kept], track), kept
 
 
 EXAMPLE = """examples:
@@ -481,6 +476,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_value(parser, "--prior-strength", "N", text, above_zero)
     heavy = "what the scale of a scaling satisfies on heavy tails (default mean)"
     parser.add_argument("--objective", choices=tuple(Objective), type=Objective, help=heavy)
+    text = (
+        "of methods that estimate covariances: axes of the errors in x and y. sensor: radial and "
+        "lateral; object: along and across the heading (default sensor where there is a position)"
+    )
+    parser.add_argument("--axes", choices=tuple(Axes), type=Axes, help=text)
+    text = (
+        "replace covariances that were sent by estimated ones, too; else only fill in missing ones"
+    )
+    add_flag(parser, "--replace", text)
+    text = "print what is estimated as a table of R by class and range, for a tracker's settings"
+    parser.add_argument("--export-r", choices=("yaml",), help=text)
     full = (
         "covariance-scaling of full covariances: scale keeps the detector's correlations, whiten "
         "corrects them (default scale)"
@@ -509,6 +515,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add_value(parser, "--surrogate-level", "P", text, _level)
     text = (
+        "add the mean error to the mean of each dimension where chance does not explain it, by "
+        f"tracks, and fit the method to what that leaves; for {', '.join(KEEPS_MEAN)}"
+    )
+    parser.add_argument("--correct-mean", action="store_true", default=None, help=text)
+    text = (
         "flag detections so uncertain that without them the error is at most X: the share of "
         "wrong classes, or of Gaussians the RMSE, the root of the mean of the squared errors added "
         "up over the dimensions that are no angles; these must share a unit, which is that of X: "
@@ -525,14 +536,21 @@ def run(options: argparse.Namespace) -> int:
     state = is_state(options.file)
     if options.method is None and state:
         options.method = CovarianceScaling.method
+    recording = None
     if options.method is None:
         classes = read_class_recording(options.file, options.rows, options.map)
         alone = classes is not None and not classes.gaussians
-        options.method = _OF_CLASSES if alone else CovarianceScaling.method
+        recording = None if alone else read_to_fit(options)
+        options.method = options.method or _OF_CLASSES
     check(options)
-    fit = fit_class_probabilities if options.method in CLASS_METHODS else fit_gaussians
-    fit = fit_state if state else fit
-    model, basis, lines, judged = fit(options)
+    if state:
+        fitted = fit_state(options)
+    elif options.method in CLASS_METHODS:
+        fitted = fit_class_probabilities(options)
+    else:
+        recording = recording or read_to_fit(options)
+        fitted = fit_gaussians(options, recording)
+    model, basis, lines, judged = fitted
     write_output(options.output, document_of(model))
     rows = "no rows" if basis is None else str(basis)
     if model.rejection is not None:
@@ -546,10 +564,21 @@ def run(options: argparse.Namespace) -> int:
         "held_out": [one.as_json() for one in judged],
     }
     written = f"{model.version}{_made_of(model)} fitted on {rows}, written to {options.output}"
-    judgeable = not isinstance(model, ClassSelection) and options.method != Identity.method
+    if isinstance(model, Selection) and Output.ESTIMATED in model.outputs:
+        document["replaces"] = replaces = model.fallback.method != Identity.method
+        what = (
+            "and replaces those that were sent" if replaces else "and leaves those that were sent"
+        )
+        written += f"\noutput: estimated. It gives covariances to detections without one, {what}."
+    judgeable = not isinstance(model, ClassSelection) and _changes(options)
     if judgeable and not (options.no_held_out or state):
         lines.append(told(judged) + "\n")
-    tell(options, document, "\n".join([*lines, written]))
+    text = "\n".join([*lines, written])
+    if options.export_r is not None and isinstance(model, Selection) and recording is not None:
+        print(r_table(model, recording, options), end="")
+        print(text, file=sys.stderr)
+        return 0
+    tell(options, document, text)
     return 0
 
 
@@ -585,10 +614,24 @@ def check(options: argparse.Namespace) -> None:
             "--proven-only needs the judgement that --no-held-out leaves out. Give one of them."
         )
     fitting = FITTINGS.get(options.method)
+    estimates = fitting is not None and fitting.estimates
+    estimators = ", ".join(method for method, other in FITTINGS.items() if other.estimates)
+    if (options.replace or options.export_r) and not estimates:
+        named = "--replace" if options.replace else "--export-r"
+        raise ValueError(
+            f"{named}: {options.method} estimates no covariances; {estimators} do. Leave it out."
+        )
+    if options.export_r and (options.json or options.output == "-" or is_state(options.file)):
+        raise ValueError(
+            "--export-r: the table goes to standard output alone, and is made of rows. Leave "
+            "--json out, name a file by --output, and give recorded detections."
+        )
     uses, borrows = (fitting.uses, fitting.borrows) if fitting else ((), False)
     no_use = f"{options.method} has no use for it; it is for"
     by = options.by or ()
-    for name in _OF_METHODS:
+    why = refuses(options.method) if fitting else f"{options.method} has no mean. Leave it out"
+    allow(options, not why, f"{why}.", "correct_mean")
+    for name in set(_OF_METHODS) - {"correct_mean"}:
         users = ", ".join(method for method, other in FITTINGS.items() if name in other.uses)
         allow(options, name in uses, f"{no_use} {users}. Leave it out.", name)
     borrowers = ", ".join(method for method, other in FITTINGS.items() if other.borrows)

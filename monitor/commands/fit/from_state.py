@@ -14,7 +14,7 @@ from monitor.store.state_files import read_state
 _OF_ROWS = (
     *("angles", "classes", "where", "rows", "fault", "map", "assume_std", "format", "range_edges"),
     *("labels", "gate", "distance", "label_gap", "class_map", "label_format", "label_map"),
-    *("label_delay", "reject_above_error"),
+    *("label_delay", "reject_above_error", "correct_mean"),
 )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from monitor.recalibration.binned import HistogramBinning, IsotonicStd
 from monitor.recalibration.fitting import WHOLE, FitOptions, SliceFit, worth
+from monitor.recalibration.mean_correction import parts_of
 from monitor.recalibration.recalibrator import Recalibrator
 from monitor.recalibration.scaling import (
     WIDE,
@@ -41,10 +42,16 @@ def remarks(
             yield f"slice {name} stays as in {fit.leans_on}: {fit.reason}"
         else:
             yield f"slice {name}: {selection.bases[name]}{_drawn(fit, selection.dimensions)}"
+    made = {"all rows": selection.fallback, **selection.by_slice}
+    for name, one in made.items() if wanted.correct_mean else ():
+        offset, _ = parts_of(one, len(selection.dimensions))
+        pairs = zip(selection.dimensions, offset.tolist(), strict=True)
+        added = ", ".join(f"{by:+.3g} to {dimension}" for dimension, by in pairs if by)
+        yield f"{name}: adds {added or 'nothing to any mean: chance explains its error'}"
     # A factor that was stopped is more often a mistake in the file than of the detector.
     clamp = wanted.clamp or WIDE
     where = "--clamp" if wanted.clamp else f"{WIDE.lowest:g}:{WIDE.highest:g}, and no further"
-    for name, one in {"all rows": selection.fallback, **selection.by_slice}.items():
+    for name, one in made.items():
         stopped = [selection.dimensions[i] for i in _stopped(one, clamp)]
         if stopped:
             yield (
@@ -58,7 +65,7 @@ def remarks(
 
 def _drawn(fit: SliceFit, dimensions: Sequence[str]) -> str:
     """Says how far a slice was drawn towards the wider one; nothing where that hardly shows."""
-    own, made = fit.alone, fit.recalibrator
+    own, made = (one and parts_of(one, len(dimensions))[1] for one in (fit.alone, fit.recalibrator))
     if not (isinstance(own, Scaled) and isinstance(made, Scaled)):
         return ""
     pairs = tuple(zip(dimensions, own.scale, made.scale, strict=True))
@@ -75,9 +82,9 @@ def _drawn(fit: SliceFit, dimensions: Sequence[str]) -> str:
 
 def _stopped(one: Recalibrator, clamp: Clamp) -> list[int]:
     """Positions of the dimensions with a factor on σ at an end of its range."""
-    match one:
-        case VarianceScaling() | CovarianceScaling() | AdaptiveScaling():
-            ends = clamp.reached(one)
+    match parts_of(one, 1)[1]:
+        case VarianceScaling() | CovarianceScaling() | AdaptiveScaling() as scaling:
+            ends = clamp.reached(scaling)
         case HistogramBinning(factors=curves) | IsotonicStd(factor=curves):
             inside = [all(clamp.lowest < f < clamp.highest for f in curve) for curve in curves]
             ends = tuple(not whole for whole in inside)

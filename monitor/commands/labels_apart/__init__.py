@@ -92,17 +92,24 @@ def add_labels(parser: argparse.ArgumentParser) -> None:
     add_value(group, "--label-map", "OURS=THEIRS,…", text, names_of)
 
 
+def label_columns(options: argparse.Namespace) -> Columns:
+    """Reads the columns of the file of labels. Raises RecordingError."""
+    with _of_the_labels():
+        return read_columns(
+            options.labels, options.label_map or {}, options.label_format, in_memory=IN_MEMORY
+        )
+
+
 def with_labels(
-    recording: Recording, options: argparse.Namespace, tell: Callable[[str], None]
+    recording: Recording,
+    columns: Columns,
+    options: argparse.Namespace,
+    tell: Callable[[str], None],
 ) -> Recording:
     """Gives detections the ground truth of the labels that match them, and says how many do.
 
     Ground truth that came with the detections is not used. Raises RecordingError, ValueError.
     """
-    with _of_the_labels():
-        columns = read_columns(
-            options.labels, options.label_map or {}, options.label_format, in_memory=IN_MEMORY
-        )
     path = columns.path
     if not columns.count:
         raise RecordingError(

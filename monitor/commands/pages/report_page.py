@@ -65,6 +65,11 @@ class Slice:
         return list(self.stages.values())[-1]
 
     @property
+    def assumed(self) -> bool:
+        """Tells whether σ is assumed: no covariance came, and none was estimated."""
+        return self.space.assumed and len(self.stages) == 1
+
+    @property
     def off(self) -> float:
         """How far the worst dimension of any stage is from calibrated, |ln factor|; 0: unknown."""
         found = [abs(math.log(one)) for stage in self.stages.values() for one in _known(stage)]

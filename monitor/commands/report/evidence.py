@@ -78,8 +78,13 @@ class Indicator:
 
 
 def indicators(slices: Sequence[Slice], alarms: Sequence[Alarm]) -> Iterator[Indicator]:
-    """Yields the indicators of what is forwarded, slice by slice, and of alarms that stay."""
+    """Yields the indicators of what is forwarded, slice by slice, and of alarms that stay.
+
+    A slice whose σ is assumed has none: nothing is claimed of its errors.
+    """
     for one in slices:
+        if one.assumed:
+            continue
         joint = one.last.joint
         kurtosis = max((found.kurtosis for found in one.last.dimensions.values()), default=3.0)
         nees = joint.nees_over_k

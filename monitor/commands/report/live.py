@@ -23,10 +23,11 @@ from monitor.figures.evaluations import JOINT, factors
 from monitor.figures.svg import Figure, number
 from monitor.figures.tables import Table
 from monitor.figures.timeline import Line, Mark, timeline
-from monitor.frames.slices import TOTAL, label
+from monitor.frames.slices import TOTAL, label, marked
 from monitor.frames.space import FloatArray
 from monitor.frames.status import Status
 from monitor.promotion.records import SWAPS
+from monitor.service.view import assumption
 from monitor.statistics.class_evaluation import ClassEvaluation
 from monitor.statistics.exact_engine import EQUAL_COUNT, BinCut
 from monitor.statistics.predicted import PredictedStatistics, no_predicted
@@ -142,7 +143,8 @@ def is_sum(slice: str) -> bool:
 
 
 def _dimensions(one: SliceState) -> str:
-    return ", ".join(one.space.names)
+    names = ", ".join(one.space.names)
+    return marked(names) if one.space.assumed else names
 
 
 def _slice(name: str, cut: BinCut, *parts: SliceState) -> Slice:
@@ -186,7 +188,11 @@ def verdict(
     if not judged and not alarms:
         yield Said("ticket", "Nothing can be judged: too little ground truth has come.")
         return
-    known = [(factors(one.last)[JOINT], one) for one in judged if not is_sum(one.name)]
+    single = [one for one in judged if not is_sum(one.name)]
+    for one in single:
+        if one.assumed:
+            yield Said("note", f"{one.name}: {assumption(one.space, one.last)}.")
+    known = [(factors(one.last)[JOINT], one) for one in single if not one.assumed]
     off = [(f, one) for f, one in known if f < 1 / _FACTOR or _FACTOR < f < math.inf]
     for factor, one in sorted(off, key=lambda found: -max(found[0], 1 / (found[0] or 1))):
         if factor == 0:
@@ -200,7 +206,7 @@ def verdict(
             f"{number(max(factor, 1 / factor))} times too {way} as it is forwarded "
             f"({one.last.rows:,} labelled detections). No drift is proven by this alone.",
         )
-    if not alarms and not off:
+    if known and not alarms and not off:
         yield Said("well", "No alarm, and no slice is off by a factor 2 in variance or more.")
 
 

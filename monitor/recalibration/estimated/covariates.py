@@ -1,5 +1,5 @@
-"""What the errors of a detection depend on, read off its mean and its score, and the axes in which
-they are described.
+"""Reads off the mean and the score of a detection what its errors depend on, and describes errors
+in the axes of the sensor or of the object.
 
 A detector without covariances still tells range, score, size and heading. Covariates are functions
 of these; dimensions are known by their names when a fit is made, and by their places after it.
@@ -82,10 +82,11 @@ class Layout(Documented):
             raise InvalidRecalibrator(f"'axes' is '{self.axes}': it needs '{missing}'")
 
     @classmethod
-    def of(cls, space: Space, axes: Axes | None = None) -> Layout:
+    def of(cls, space: Space, axes: Axes | None, *, best: Axes = Axes.SENSOR) -> Layout:
         """Finds the places by the names of the dimensions.
 
-        axes    None: those of the sensor where there is a position, else plain
+        axes    None: the best that can be made
+        best    those of the object or of the sensor
         raises  UnfitData where the axes asked for need a dimension that is not there
         """
         names = space.names
@@ -100,9 +101,10 @@ class Layout(Documented):
         )
         size = tuple(i for i, name in enumerate(names) if name in SIZES)
         heading = next(angles, None)
-        if axes is None:
-            axes = Axes.SENSOR if position else Axes.PLAIN
         found = cls(position, size, heading)
+        if axes is None:
+            possible = (one for one in (best, Axes.SENSOR) if not _missing(found, one))
+            axes = next(possible, Axes.PLAIN)
         missing = _missing(found, axes)
         if missing:
             needs = {
@@ -261,7 +263,7 @@ class Covariate(Documented):
             raise InvalidRecalibrator(f"'scale' is {self.scale}: too small for the range")
 
     def of(self, value: FloatArray) -> FloatArray:
-        """(n,) of values of its kind."""
+        """Clips and standardises values of its kind, (n,)."""
         found = np.clip(value, self.low, self.high)
         found -= self.centre
         found /= self.scale
@@ -298,17 +300,10 @@ def values_of(layout: Layout, estimates: Estimates) -> dict[CovariateKind, Float
     return found
 
 
-def covariates_of(
-    layout: Layout, rows: FitRows, wider: Sequence[Covariate] | None = None
-) -> tuple[Covariate, ...]:
-    """Lists the covariates that vary over the rows, each track counted once.
-
-    wider  covariates of a wider fit: those, on their scale, within the range of these rows
-    """
+def covariates_of(layout: Layout, rows: FitRows) -> tuple[Covariate, ...]:
+    """Lists the covariates that vary over the rows, each track counted once."""
     weight = by_track(rows)
     values = values_of(layout, rows.estimates)
-    if wider is not None:
-        return tuple(_within(one, values.get(one.kind)) for one in wider)
     found = (_covariate(kind, value, weight) for kind, value in values.items())
     return tuple(one for one in found if one is not None)
 
@@ -333,14 +328,6 @@ def _covariate(kind: CovariateKind, value: FloatArray, weight: FloatArray) -> Co
     if kind not in (CovariateKind.LOG_RANGE, CovariateKind.SCORE, CovariateKind.LOG_SIZE):
         low, high, centre, scale = -1.0, 1.0, 0.0, 1.0
     return Covariate(kind, low, high, centre, scale)
-
-
-def _within(wider: Covariate, value: FloatArray | None) -> Covariate:
-    there = np.zeros(0) if value is None else value[np.isfinite(value)]
-    if not there.size:
-        return wider
-    low, high = np.clip([there.min(), there.max()], wider.low, wider.high).tolist()
-    return Covariate(wider.kind, low, high, wider.centre, wider.scale)
 
 
 def columns(

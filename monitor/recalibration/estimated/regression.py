@@ -1,10 +1,13 @@
 """Covariance regression: log variances, and the correlation of x and y, as linear functions of what
 a detection tells of its errors.
 
-Errors e in the axes of the layout have e_d ~ N(0, exp(xᵀ β_d)), x the terms of the covariates (Harvey
-1976: multiplicative heteroscedasticity). The log-likelihood −½ Σ (xᵀβ + e² exp(−xᵀβ)) is concave in
-β; Fisher scoring finds its maximum, with the information ½ X Xᵀ whatever β is. A ridge draws slopes
-to none, or all of β to those of a wider slice.
+Errors e in the axes of the layout have e_d ~ N(0, exp(xᵀ β_d)), x the terms of the covariates
+(Harvey 1976: multiplicative heteroscedasticity). The log-likelihood −½ Σ (xᵀβ + e² exp(−xᵀβ)) is
+concave in β; Fisher scoring finds its maximum, with the information ½ X Xᵀ whatever β is. A ridge
+draws slopes to none, or to those of a wider slice.
+
+Slopes are the same whatever the tails: they are fitted with winsorised squares, and gross outliers
+do not turn them. The level then satisfies the objective: with the mean, mean z² is 1.
 
 Errors over their deviations, z, correlate by a matrix that is the same for all, but for the pair of
 x and y: atanh ρ = uᵀ γ, by Fisher scoring as well.
@@ -25,6 +28,7 @@ from monitor.frames.detections import Estimates
 from monitor.frames.marks import Count, CountFrom1
 from monitor.frames.space import FloatArray
 from monitor.recalibration.estimated.covariates import (
+    LARGEST_LOG,
     ODD,
     Axes,
     Correlations,
@@ -37,7 +41,17 @@ from monitor.recalibration.estimated.covariates import (
     covariates_of,
     drawn_to_none,
 )
-from monitor.recalibration.estimated.sizes import counted, independent_rows, log_size
+from monitor.recalibration.estimated.sizes import (
+    LEVEL_SHARE,
+    UNCORRELATED,
+    correlation_of,
+    counted,
+    drawn,
+    independent_rows,
+    log_size,
+    strength_of,
+    uncut,
+)
 from monitor.recalibration.fit_rows import FitRows, prepared
 from monitor.recalibration.recalibrator import (
     InvalidRecalibrator,
@@ -51,13 +65,12 @@ _Coefficient = Annotated[float, Interval(ge=-1e3, le=1e3)]
 Coefficients = tuple[tuple[_Coefficient, ...], ...]
 
 # Covariates whose product a term is; none: the constant.
-Terms = Annotated[tuple[Annotated[tuple[Count, ...], Len(0, 2)], ...], Len(1, 64)]
+_Term = Annotated[tuple[Count, ...], Len(0, 2)]
+Terms = Annotated[tuple[_Term, ...], Len(1, 64)]
+PairTerms = Annotated[tuple[_Term, ...], Len(0, 64)]
 
 # Rows that "no slope" counts for, of terms that are covariates and of products of two.
-LINEAR_RIDGE, PRODUCT_RIDGE = 5.0, 20.0
-
-# Rows that "no correlation" counts for, beside the number of dimensions.
-UNCORRELATED = 10.0
+LINEAR_RIDGE, PRODUCT_RIDGE = 5.0, 50.0
 
 # |atanh ρ| at most: ρ = 0.964.
 _MOST_CORRELATED = 2.0
@@ -65,8 +78,11 @@ _MOST_CORRELATED = 2.0
 _STEPS = 100
 _CLOSE = 1e-9
 
-# A step changes no log variance by more.
-_LONGEST_STEP = 2.0
+# A step changes no log variance by more, and no atanh ρ.
+_LONGEST_STEP, _LONGEST_TURN = 2.0, 0.5
+
+# What slopes are fitted with.
+_ROBUST = Objective.WINSORISED_MEAN
 
 
 @dataclass(frozen=True)
@@ -80,8 +96,9 @@ class CovarianceRegression(Recalibrator):
     coefficients  (K, P) B
     low, high     (K,) log variances of the fit; those served lie between
     correlation   (K, K) R
-    pair          (P',) of atanh ρ of x and y over the first terms; none without a position
-    objective     what the sizes satisfy
+    pair          (P',) coefficients of atanh ρ of x and y; none without a position
+    pair_terms    (P',) products of covariates, as `terms`
+    objective     what the level of the variances satisfies
     """
 
     dimensions: CountFrom1
@@ -93,7 +110,7 @@ class CovarianceRegression(Recalibrator):
     high: tuple[LogVariance, ...]
     correlation: Correlations
     pair: tuple[_Coefficient, ...] = ()
-    pair_terms: tuple[Annotated[tuple[Count, ...], Len(0, 2)], ...] = ()
+    pair_terms: PairTerms = ()
     objective: Objective = Objective.MEAN
     method: ClassVar[str] = "covariance-regression"
     output = Output.ESTIMATED
@@ -230,7 +247,7 @@ def terms_of(covariates: Sequence[Covariate]) -> Terms:
     return ((), *((i,) for i in even), *combinations_with_replacement(bent, 2))
 
 
-def pair_terms_of(covariates: Sequence[Covariate]) -> tuple[tuple[int, ...], ...]:
+def pair_terms_of(covariates: Sequence[Covariate]) -> PairTerms:
     """Lists the terms of the correlation of x and y: a constant, and what is odd as it is."""
     return ((), *((i,) for i, one in enumerate(covariates) if one.kind in ODD))
 
@@ -248,67 +265,64 @@ def fit_covariance_regression(
 ) -> CovarianceRegression:
     """Fits by Fisher scoring, twice: the first fit tells what the rows of tracks are worth.
 
-    prior   the fit of a wider slice, whose coefficients are drawn towards with its strength in rows;
-            its covariates, terms and axes are taken over
+    axes    None: those of the sensor where there is a position, else plain
+    prior   the fit of a wider slice, whose coefficients are drawn towards with its strength in
+            independent rows; its covariates, terms and axes are taken over
     raises  UnfitData without rows, where a dimension has no error, and where the axes need what
             is not there
     """
     rows = prepared(rows)
     before = None if prior is None else prior.previous
-    strength = 0.0 if prior is None else prior.strength
     layout = Layout.of(rows.space, axes) if before is None else before.layout
     error = layout.turned(rows.estimates.mean, rows.error)
-    covariates = covariates_of(layout, rows, None if before is None else before.covariates)
+    covariates = covariates_of(layout, rows) if before is None else before.covariates
     terms = terms_of(covariates) if before is None else before.terms
     values = columns(covariates, layout, rows.estimates)
-    x = design(terms, values, rows.n)
-    square = np.square(error)
-    # Fisher information of a row is ½ x xᵀ: rows of the ridge count as rows do.
-    ridge = np.maximum(ridge_of(terms), strength)
-    constant = log_size(square, objective)
+    x, square = design(terms, values, rows.n), np.square(error)
     towards = np.zeros((rows.space.k, len(terms)))
-    if before is None:
-        towards[:, 0] = constant
-    else:
+    if before is not None:
         towards = np.array(before.coefficients)
-    worth = np.full(rows.space.k, float(rows.n))
-    found = towards
+    worth, found = np.full(rows.space.k, float(rows.n)), towards
     for _ in range(2):
-        found = fit_log_variances(square, x, ridge, towards, worth / rows.n, objective)
-        worth = independent_rows(square * np.exp(-_log_variances(found, x)), rows.track)
-    log_variance = _log_variances(found, x)
-    if objective is Objective.QUANTILE:
-        shift = log_size(square * np.exp(-log_variance), objective)
-        found[:, 0] += shift
-        log_variance += shift[:, None]
-    z = error * np.exp(-0.5 * log_variance)
-    limit = np.inf if objective is Objective.MEAN else np.sqrt(9.0)
-    z = np.clip(z, -limit, limit)
+        strength = 0.0 if prior is None else strength_of(prior.strength, worth, rows.tracks)
+        ridge = np.where(ridge_of(terms) > 0, np.maximum(ridge_of(terms), strength), 0.0)
+        found = fit_slopes(square, x, ridge, towards, worth / rows.n)
+        worth = independent_rows(square * np.exp(-(found @ x)), rows.track)
+    slopes = found @ x
+    level = log_size(square * np.exp(-slopes), objective)
+    if before is not None:
+        share = worth / (worth + LEVEL_SHARE * strength)
+        level = share * level + (1.0 - share) * (towards @ x - slopes).mean(axis=1)
+    found[:, 0] += level
+    log_variance = slopes + level[:, None]
+    z = uncut(error * np.exp(-0.5 * log_variance), objective)
     fewest = float(worth.min())
-    correlation = _correlation_of(z, fewest, before, strength)
-    pair_terms, pair = (), ()
+    known = np.eye(rows.space.k) if before is None else np.array(before.correlation)
+    correlation = drawn(correlation_of(z), known, fewest, strength)
+    pair: tuple[float, ...] = ()
+    pair_terms: PairTerms = ()
     if layout.position:
         pair_terms = pair_terms_of(covariates) if before is None else before.pair_terms
-        i, j = layout.position
         start = np.zeros(len(pair_terms)) if before is None else np.array(before.pair)
-        pair = tuple(
-            fit_correlation(
-                z[i] / np.sqrt(np.mean(z[i] ** 2)),
-                z[j] / np.sqrt(np.mean(z[j] ** 2)),
-                design(pair_terms, values, rows.n),
-                max(strength, UNCORRELATED),
-                start,
-                fewest / rows.n,
-            ).tolist()
-        )
+        u, against = design(pair_terms, values, rows.n), max(strength, UNCORRELATED)
+        two = uncut(z[list(layout.position)], _ROBUST)
+        two = two / np.sqrt(np.square(two).mean(axis=1))[:, None]
+        pair = tuple(fit_correlation(two, u, against, start, fewest / rows.n).tolist())
+    ends = np.array([log_variance.min(axis=1), log_variance.max(axis=1)])
+    if before is not None:
+        # The wider slice has seen more: as far as it goes, beyond the level of these rows.
+        beyond = level + (slopes - towards @ x).mean(axis=1)
+        wider = np.array([before.low, before.high]) + beyond
+        ends = np.array([np.minimum(ends[0], wider[0]), np.maximum(ends[1], wider[1])])
+    low, high = np.clip(ends, -LARGEST_LOG, LARGEST_LOG).tolist()
     return CovarianceRegression(
         rows.space.k,
         layout,
         covariates,
         terms,
         as_matrix(found),
-        tuple(log_variance.min(axis=1).tolist()),
-        tuple(log_variance.max(axis=1).tolist()),
+        tuple(low),
+        tuple(high),
         as_matrix(correlation),
         pair,
         pair_terms,
@@ -316,92 +330,62 @@ def fit_covariance_regression(
     )
 
 
-def _log_variances(coefficients: FloatArray, x: FloatArray) -> FloatArray:
-    return coefficients @ x
-
-
-def fit_log_variances(
-    square: FloatArray,
-    x: FloatArray,
-    ridge: FloatArray,
-    towards: FloatArray,
-    weight: FloatArray,
-    objective: Objective = Objective.MEAN,
+def fit_slopes(
+    square: FloatArray, x: FloatArray, ridge: FloatArray, towards: FloatArray, weight: FloatArray
 ) -> FloatArray:
     """Finds β of every dimension, (K, P): the zero of the gradient of the penalised likelihood.
 
-    ½ w Σ_i x_i (c(e²/v) − 1) − ½ Λ (β − β₀) = 0 with v = exp(xᵀβ), and c what z² counts for
-    (see `counted`; z² itself for the mean). Steps of Fisher scoring, (w X Xᵀ + Λ)⁻¹ times twice the
-    gradient.
+    ½ w Σ_i x_i (c(e²/v) − 1) − ½ Λ (β − β₀) = 0 with v = exp(xᵀβ), and c what z² counts for when it
+    is winsorised. Steps of Fisher scoring: (w X Xᵀ + Λ)⁻¹ times twice the gradient.
 
     square   (K, n) e²
-    x        (P, n)
+    x        (P, n), the first of them 1
     ridge    (P,) Λ, in rows
-    towards  (K, P) β₀, from which the search starts
+    towards  (K, P) β₀
     weight   (K,) w, what a row is worth
-    source   Harvey 1976, eq. 9
+    source   Harvey 1976, for squares as they are
     """
     gram = x @ x.T
     found = towards.copy()
+    found[:, 0] = log_size(square * np.exp(-(found @ x)), _ROBUST) + found[:, 0]
     for d, w in enumerate(weight.tolist()):
-        information = np.linalg.inv(w * gram + np.diag(ridge) + 1e-9 * np.eye(len(gram)))
+        # Terms that are one and the same over these rows share what there is.
+        information = np.linalg.pinv(w * gram + np.diag(ridge), hermitian=True)
         for _ in range(_STEPS):
-            excess = counted(square[d] * np.exp(-(found[d] @ x)), objective) - 1.0
-            # The logarithm, not the excess, where v is far too small.
-            step = information @ (
-                w * (x @ np.minimum(excess, 1e3)) - ridge * (found[d] - towards[d])
-            )
+            excess = counted(square[d] * np.exp(-(found[d] @ x)), _ROBUST) - 1.0
+            step = information @ (w * (x @ excess) - ridge * (found[d] - towards[d]))
             longest = float(np.abs(step @ x).max())
-            found[d] += step * min(1.0, _LONGEST_STEP / max(longest, 1e-300))
+            found[d] += step * min(1.0, _LONGEST_STEP / max(longest, _CLOSE))
             if longest < _CLOSE:
                 break
     return found
 
 
-def _correlation_of(
-    z: FloatArray, worth: float, before: CovarianceRegression | None, strength: float
-) -> FloatArray:
-    """(K, K) of z (K, n), drawn to none, and to that of the wider slice."""
-    k = len(z)
-    moment = z @ z.T / z.shape[1]
-    size = np.sqrt(np.diagonal(moment))
-    own = moment / (size[:, None] * size)
-    if before is None:
-        target, against = np.eye(k), UNCORRELATED + k
-    else:
-        target, against = np.array(before.correlation), max(strength, UNCORRELATED + k)
-    share = worth / (worth + against)
-    found = share * own + (1.0 - share) * target
-    found = 0.5 * (found + found.T)
-    np.fill_diagonal(found, 1.0)
-    return np.clip(found, -1.0, 1.0)
-
-
 def fit_correlation(
-    first: FloatArray,
-    second: FloatArray,
-    u: FloatArray,
-    ridge: float,
-    towards: FloatArray,
-    weight: float,
+    z: FloatArray, u: FloatArray, ridge: float, towards: FloatArray, weight: float
 ) -> FloatArray:
     """Finds γ of atanh ρ = uᵀ γ, (P',), by Fisher scoring with a ridge.
 
-    With η = atanh ρ the score of two Gaussians of variance 1 is ρ + [(1 + ρ²) z₁z₂ − ρ (z₁² + z₂²)]
-    / (1 − ρ²), and the information 1 + ρ².
+    With η = atanh ρ the score of two Gaussians of variance 1 is
+    ρ + [(1 + ρ²) z₁z₂ − ρ (z₁² + z₂²)] / (1 − ρ²), and the information 1 + ρ².
 
-    first, second  (n,) z of x and of y
-    u              (P', n)
+    z        (2, n) of x and of y, their mean square 1
+    u        (P', n)
+    ridge    rows that γ₀ counts for
+    towards  (P',) γ₀
+    weight   what a row is worth
     """
     found = towards.copy()
-    product, squares = first * second, first * first + second * second
+    product, squares = z[0] * z[1], z[0] * z[0] + z[1] * z[1]
     for _ in range(_STEPS):
         rho = np.tanh(np.clip(found @ u, -_MOST_CORRELATED, _MOST_CORRELATED))
-        score = rho + ((1 + rho * rho) * product - rho * squares) / (1 - rho * rho)
-        information = weight * (u * (1 + rho * rho)) @ u.T + ridge * np.eye(len(u))
+        information = 1.0 + rho * rho
+        score = rho + (information * product - rho * squares) / (1.0 - rho * rho)
         gradient = weight * (u @ score) - ridge * (found - towards)
-        step = np.linalg.solve(information, gradient)
-        found += step * min(1.0, 0.5 / max(float(np.abs(step @ u).max()), 1e-300))
-        if np.abs(step).max() < _CLOSE:
+        curvature = weight * (u * information) @ u.T + ridge * np.eye(len(u))
+        step = np.linalg.solve(curvature, gradient)
+        longest = float(np.abs(step @ u).max())
+        found += step * min(1.0, _LONGEST_TURN / max(longest, _CLOSE))
+        if longest < _CLOSE:
             break
     return found

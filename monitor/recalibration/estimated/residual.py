@@ -4,9 +4,9 @@ What is done by hand for detectors without covariances (Chiu et al. 2020, sectio
 errors of the training set, by class), with cells, and without a cliff between them: each cell has a
 node, and log variances and correlations go from node to node in straight lines.
 
-Each estimate is drawn towards a wider one by the number of independent rows that it rests on: a cell
-towards all scores of its range, these towards the slice as a whole, and that towards the fit of the
-wider slice.
+Each estimate is drawn towards a wider one by the number of independent rows that it rests on: a
+cell towards all scores of its range, these towards the slice as a whole, and that towards the fit
+of the wider slice.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from annotated_types import Interval, Len
 
 from monitor.frames.detections import Estimates
 from monitor.frames.marks import CountFrom1
-from monitor.frames.space import FloatArray, IntArray
+from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.recalibration.estimated.covariates import (
+    LARGEST_LOG,
     Axes,
     Correlations,
     CovariateKind,
@@ -33,8 +34,16 @@ from monitor.recalibration.estimated.covariates import (
     drawn_to_none,
     values_of,
 )
-from monitor.recalibration.estimated.sizes import independent_rows, log_size
-from monitor.recalibration.fit_rows import FitRows, prepared
+from monitor.recalibration.estimated.sizes import (
+    LEVEL_SHARE,
+    correlation_of,
+    drawn,
+    independent_rows,
+    log_size,
+    strength_of,
+    uncut,
+)
+from monitor.recalibration.fit_rows import FitRows, numbered_objects, prepared
 from monitor.recalibration.recalibrator import (
     InvalidRecalibrator,
     Output,
@@ -45,12 +54,10 @@ from monitor.recalibration.scaling import Objective, Prior
 
 # Cells at most, and tracks that a further one is worth.
 MOST_RANGES, MOST_SCORES = 4, 3
-TRACKS_OF_A_CELL = 8
+TRACKS_OF_A_CELL = 2
 
-# Independent rows that the wider estimate counts for in that of a cell, and that "no correlation"
-# counts for beside the number of dimensions.
-CELL_STRENGTH = 10.0
-UNCORRELATED = 10.0
+# Independent rows that the wider estimate counts for in that of a cell.
+CELL_STRENGTH = 5.0
 
 _Number = Annotated[float, Interval(ge=-1e12, le=1e12)]
 Nodes = Annotated[tuple[_Number, ...], Len(1, 64)]
@@ -177,137 +184,147 @@ def fit_residual_covariance(
 ) -> ResidualCovariance:
     """Fits cells of range × score, as many as the tracks allow.
 
+    axes    None: those of the object where there are position and heading, else of the sensor:
+            cells do not know the heading
     prior   the fit of a wider slice, that the slice as a whole is drawn towards with its strength
-            in rows; its axes are taken over
+            in independent rows; its axes and its nodes are taken over
     raises  UnfitData without rows, where a dimension has no error, and where the axes need what
             is not there
     """
     rows = prepared(rows)
     before = None if prior is None else prior.previous
-    layout = Layout.of(rows.space, axes) if before is None else before.layout
-    error = layout.turned(rows.estimates.mean, rows.error)
-    told = values_of(layout, rows.estimates)
-    weight = by_track(rows)
-    cells = max(rows.tracks // TRACKS_OF_A_CELL, 1)
-    nothing = np.full(rows.n, np.nan)
+    layout = before.layout if before else Layout.of(rows.space, axes, best=Axes.OBJECT)
+    told, nothing = values_of(layout, rows.estimates), np.full(rows.n, np.nan)
     distance = told.get(CovariateKind.LOG_RANGE, nothing)
     score = told.get(CovariateKind.SCORE, nothing)
-    ranges, of_range = _cut(distance, weight, min(MOST_RANGES, cells))
-    scores, of_score = _cut(score, weight, min(MOST_SCORES, max(cells // len(ranges), 1)))
-    fit = _CellFit(error, rows.track, objective)
-    k, width = rows.space.k, len(scores) + 1
-    if before is None or prior is None:
-        known, correlation = np.zeros((k, rows.n)), np.eye(k)
-        at_nodes = np.zeros((len(ranges) * width, k))
-        whole = fit.level(known, None, 0.0)
-        of_whole = fit.correlation(known + whole[:, None], None, correlation, UNCORRELATED + k)
+    k, strength = rows.space.k, 0.0 if prior is None else prior.strength
+    error = layout.turned(rows.estimates.mean, rows.error)
+    if before is None:
+        weight, cells = by_track(rows), max(rows.tracks // TRACKS_OF_A_CELL, 1)
+        ranges, of_range = _cut(distance, weight, min(MOST_RANGES, cells))
+        scores, of_score = _cut(score, weight, min(MOST_SCORES, max(cells // len(ranges), 1)))
+        known = np.zeros((k, rows.n))
+        count = len(ranges) * (len(scores) + 1)
+        at_nodes, of_nodes = np.zeros((count, k)), np.repeat(np.eye(k)[None], count, axis=0)
     else:
+        ranges, scores = before.ranges, before.scores
+        of_range, of_score = _nearest(ranges, distance), _nearest(scores, score)
         known, _ = before.described(rows.estimates)
-        at = _at_nodes(layout, ranges, scores)
-        nodes, of_nodes = before.described(at)
-        at_nodes = nodes.T
-        whole = fit.level(known, None, prior.strength)
-        target = of_nodes.mean(axis=0)
-        of_whole = fit.correlation(known + whole[:, None], None, target, prior.strength + k)
-    log_variance, matrices = [], []
+        at_nodes, of_nodes = np.array(before.log_variance), np.array(before.correlation)
+    fit = _CellFit(error, rows.track, objective, strength)
+    everywhere = np.ones(rows.n, bool)
+    whole = fit.level(known, everywhere, LEVEL_SHARE, 0.0)
+    of_whole = fit.correlation(known + whole[:, None], everywhere)
+    log_variance: list[FloatArray] = []
+    matrices: list[FloatArray] = []
     for a in range(len(ranges)):
         in_range = of_range == a
-        by_range = whole + fit.level(known + whole[:, None], in_range, CELL_STRENGTH)
-        of_row = fit.correlation(known + by_range[:, None], in_range, of_whole, UNCORRELATED + k)
-        for b in range(width):
-            here, level, matrix = in_range & (of_score == b), by_range, of_row
-            if b < len(scores):
-                level = by_range + fit.level(known + by_range[:, None], here, CELL_STRENGTH)
-                matrix = fit.correlation(known + level[:, None], here, of_row, UNCORRELATED + k)
-            log_variance.append(at_nodes[a * width + b] + level)
-            matrices.append(matrix)
+        by_range, of_row = fit.within(known, in_range, everywhere, whole)
+        for b in range(len(scores) + 1):
+            # The last is of all scores.
+            here = in_range & (of_score == b) if b < len(scores) else in_range
+            level, of_cell = fit.within(known, here, in_range, by_range)
+            log_variance.append(at_nodes[len(matrices)] + level)
+            matrix = of_whole.drawn_to(of_nodes[len(matrices)], strength)
+            matrices.append(of_cell.drawn_to(of_row.drawn_to(matrix)))
     return ResidualCovariance(
         k,
         layout,
         ranges,
         scores,
-        as_matrix(np.array(log_variance)),
+        as_matrix(np.clip(log_variance, -LARGEST_LOG, LARGEST_LOG)),
         tuple(map(as_matrix, matrices)),
         objective,
     )
 
 
 @dataclass(frozen=True, slots=True)
+class _Correlation:
+    """Correlations (K, K) of some rows, and how many independent ones they are of."""
+
+    matrix: FloatArray
+    worth: float
+
+    def drawn_to(self, towards: FloatArray, strength: float = 0.0) -> FloatArray:
+        """Draws them to those of wider rows, (K, K)."""
+        return drawn(self.matrix, towards, self.worth, strength) if self.worth else towards
+
+
+@dataclass(frozen=True, slots=True)
 class _CellFit:
-    """Errors (K, n) in the axes, their tracks, and what sizes satisfy."""
+    """Errors (K, n) in the axes and their tracks, the objective, and the strength of the prior."""
 
     error: FloatArray
     track: IntArray
     objective: Objective
+    strength: float
 
-    def level(self, known: FloatArray, here: FloatArray | None, strength: float) -> FloatArray:
-        """Log of the factor on known variances (K, n) that rows ask for, drawn to none; (K,)."""
-        error, known, track = self._of(known, here)
-        if not track.size:
-            return np.zeros(len(error))
-        square = np.square(error) * np.exp(-known)
+    def within(
+        self, known: FloatArray, here: BoolArray, there: BoolArray, level: FloatArray
+    ) -> tuple[FloatArray, _Correlation]:
+        """Finds level (K,) and correlations of some rows among others whose level is known.
+
+        known  (K, n) log variances that levels are beyond
+        here   (n,) some of the rows `there`: where they are all of them, they say nothing new
+        """
+        if np.array_equal(here, there):
+            return level, _Correlation(np.eye(len(level)), 0.0)
+        own = level + self.level(known + level[:, None], here, 1.0, CELL_STRENGTH)
+        return own, self.correlation(known + own[:, None], here)
+
+    def level(self, known: FloatArray, here: BoolArray, share: float, least: float) -> FloatArray:
+        """Log of the factor on known variances that some rows ask for, drawn to none; (K,).
+
+        known  (K, n)
+        here   (n,)
+        share  of the strength of the prior, with which a factor of 1 counts
+        least  independent rows that it counts for at least
+        """
+        square = np.square(self.error[:, here]) * np.exp(-known[:, here])
+        found = np.zeros(len(square))
         some = square.any(axis=1)
-        level = np.zeros(len(error))
-        level[some] = log_size(square[some], self.objective)
-        worth = independent_rows(np.where(square > 0, square, 1e-300), track)
-        return np.where(some, level * worth / (worth + strength), 0.0)
-
-    def correlation(
-        self, known: FloatArray, here: FloatArray | None, target: FloatArray, strength: float
-    ) -> FloatArray:
-        """(K, K) of errors over their deviations, drawn to a target."""
-        error, known, track = self._of(known, here)
-        if not track.size:
-            return target
-        z = error * np.exp(-0.5 * known)
-        if self.objective is not Objective.MEAN:
-            z = np.clip(z, -3.0, 3.0)
-        moment = z @ z.T / z.shape[1]
-        size = np.sqrt(np.maximum(np.diagonal(moment), 1e-300))
-        worth = float(independent_rows(np.square(z), track).min())
-        share = worth / (worth + strength)
-        found = share * moment / (size[:, None] * size) + (1.0 - share) * target
-        found = np.clip(0.5 * (found + found.T), -1.0, 1.0)
-        np.fill_diagonal(found, 1.0)
+        if some.any():
+            track = self.track[here]
+            worth = independent_rows(square[some], track)
+            strength = strength_of(self.strength, worth, numbered_objects(track)[1])
+            own = worth / (worth + max(share * strength, least))
+            found[some] = own * log_size(square[some], self.objective)
         return found
 
-    def _of(
-        self, known: FloatArray, here: FloatArray | None
-    ) -> tuple[FloatArray, FloatArray, IntArray]:
-        if here is None:
-            return self.error, known, self.track
-        return self.error[:, here], known[:, here], self.track[here]
+    def correlation(self, known: FloatArray, here: BoolArray) -> _Correlation:
+        """Correlations of some errors; of none where a dimension has no error in them."""
+        z = uncut(self.error[:, here] * np.exp(-0.5 * known[:, here]), self.objective)
+        if not z.any(axis=1).all():
+            return _Correlation(np.eye(len(z)), 0.0)
+        worth = float(independent_rows(np.square(z), self.track[here]).min())
+        return _Correlation(correlation_of(z), worth)
 
 
 def _cut(value: FloatArray, weight: FloatArray, most: int) -> tuple[tuple[float, ...], IntArray]:
-    """Cuts values at quantiles by weight; returns a node for each part, and the part of each value.
+    """Cuts values at quantiles by weight into `most` parts, fewer where values repeat.
 
-    Each node is the median of its part. Values that are not known are in the part behind the last.
+    returns  a node for each part, the median of it; and the part of each value (n,), where values
+             that are not known are behind the last
     """
     there = np.isfinite(value)
-    part = np.where(there, 0, 1)
     if not there.any():
-        return (0.0,), np.zeros(value.size, np.int64) if most else part
+        # One part of all rows: there is nothing to tell apart.
+        return (0.0,), np.zeros(value.size, np.int64)
     order = np.argsort(value[there], kind="stable")
     ordered, below = value[there][order], np.cumsum(weight[there][order])
-    below /= below[-1]
-    edges = ordered[np.searchsorted(below, np.arange(1, most) / most)]
-    edges = np.unique(edges[(edges > ordered[0])])
+    edges = ordered[np.searchsorted(below, below[-1] * np.arange(1, most) / most)]
+    edges = np.unique(edges[edges > ordered[0]])
     found = np.searchsorted(edges, ordered, side="right")
-    nodes = [float(np.median(ordered[found == i])) for i in range(edges.size + 1)]
-    keep = np.flatnonzero(np.diff(nodes, append=np.inf) > 0)
-    assert keep.size == len(nodes), "medians of parts rise strictly"
+    nodes = tuple(float(np.median(ordered[found == i])) for i in range(edges.size + 1))
     part = np.full(value.size, len(nodes))
     part[there] = np.searchsorted(edges, value[there], side="right")
-    return tuple(nodes), part
+    return nodes, part
 
 
-def _at_nodes(layout: Layout, ranges: Sequence[float], scores: Sequence[float]) -> Estimates:
-    """Estimates at every node, in the order of the table."""
-    k = max((*layout.position, 0)) + 1
-    n = len(ranges) * (len(scores) + 1)
-    mean = np.zeros((n, max(k, *(i + 1 for i in layout.size), (layout.heading or 0) + 1, 1)))
-    if layout.position:
-        mean[:, layout.position[0]] = np.repeat(np.exp(ranges), len(scores) + 1)
-    score = np.tile([*scores, np.nan], len(ranges))
-    return Estimates(mean, np.zeros((n, 1, 1)), np.zeros(n, bool), score)
+def _nearest(nodes: Sequence[float], value: FloatArray) -> IntArray:
+    """Finds the node that is nearest to each value, (n,); behind the last if not known."""
+    if len(nodes) == 1:
+        return np.zeros(value.size, np.int64)
+    places = np.array(nodes)
+    found = np.searchsorted(0.5 * (places[1:] + places[:-1]), value, side="right")
+    return np.where(np.isfinite(value), found, len(nodes))

@@ -205,7 +205,9 @@ def test_everything_that_is_wrong_at_once_is_told_the_worst_first(doctor, unwell
     assert "much is refused" in said
     assert "covariance_not_positive_definite 100 %" in said
     assert "of the detections go out as they came" in said
-    assert "`missing_covariance`: the detector sends no covariance. Let it send one" in said
+    assert (
+        "`missing_covariance`: the detector sends no covariance, and none is estimated yet." in said
+    )
     assert "of the frames have detections of one layout" in said
     assert "checkpoints could not be written to disk" in said
     assert "files of the last run could not be used: state 1" in said

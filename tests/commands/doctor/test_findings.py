@@ -383,7 +383,7 @@ CASES = [
             ("orphan", "labels of another detector, of a stream with another name"),
             ("too_late", "[pending] max_bytes"),
             ("refused", "the answer says which field"),
-            ("unusable", "without an estimate that can be compared"),
+            ("unusable", "the detection was refused, or has no class probabilities"),
         )
     ),
     (
