@@ -5,6 +5,7 @@ kept over a restart, learned anew after a fault. Of many drives the benchmark no
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
@@ -99,7 +100,7 @@ class Restarted:
     """Sidecars one after the other that are sent one drive."""
 
     folder: Any
-    coming: Any
+    coming: Iterator[Sent]
     run: Run = field(init=False)
 
     def __post_init__(self) -> None:
