@@ -85,6 +85,15 @@ def test_after_errors_have_grown_there_is_an_alarm_and_it_is_learned_anew():
     assert driven.level(again[0] + 20) < 1.6
 
 
+def test_errors_that_the_assumed_covariance_suits_better_lead_back_to_it_first():
+    fault = 120
+    driven = run(0, replace(XYZ, grown=3.5, fault=fault, tracks=280))
+    back = driven.when(Happened.ROLLED_BACK)
+    assert len(back) == 1 and fault < back[0] < fault + 80
+    again = driven.when(Happened.PROMOTED, since=back[0])
+    assert again and again[0] < back[0] + 80
+
+
 # ---- over a restart
 
 
