@@ -28,9 +28,10 @@ from monitor.config import Config
 from monitor.drift.alarms import AlarmChange, AlarmReason
 from monitor.frames.detections import ReceivedDetections
 from monitor.frames.frame import Header, ReceivedFrame, Refusal
-from monitor.frames.space import FloatArray, IntArray, Space
+from monitor.frames.space import FloatArray, IntArray, Space, plain_space
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.promotions import Promotions
+from monitor.pipeline.streams import Stream
 from monitor.promotion.records import SWAPS, Happened, Record
 from monitor.statistics.observations import finished
 from monitor.store.journal import Journal
@@ -57,6 +58,9 @@ class Drive:
     mode     of [promotion]
     tracks   of a drive
     method   [promotion] missing_method; None: its default
+    ids, scores
+             whether tracks have ids, and detections scores
+    box      whether four dimensions are sent as those of a box in an image
     """
 
     name: str
@@ -69,6 +73,9 @@ class Drive:
     mode: str = "automatic"
     tracks: int = TRACKS
     method: str | None = None
+    ids: bool = True
+    scores: bool = True
+    box: bool = False
 
     @property
     def section(self) -> dict[str, str]:
@@ -84,7 +91,14 @@ class Drive:
     @property
     def space(self) -> Space:
         """Returns the space of what is sent."""
+        if self.box:
+            return plain_space(("u1", "v1", "u2", "v2"), "px")
         return Space(tuple(estimated.SPACE.dimensions[i] for i in self.places))
+
+    @property
+    def header(self) -> Header:
+        """Returns the header of the stream; no detection is of the second class."""
+        return Header("lidar", self.space, ("car", "bus"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,8 +160,8 @@ def frames(drive: Drive, seed: int) -> Iterator[Sent]:
             truth=truth[chosen],
             truth_length=lengths,
             uniform=bool(bare[chosen].all() or not bare[chosen].any()),
-            score=score[chosen],
-            upstream_track=(rows.track[chosen].astype(np.uint64), every),
+            score=score[chosen] if drive.scores else None,
+            upstream_track=(rows.track[chosen].astype(np.uint64), every) if drive.ids else None,
         )
         ended = int(np.searchsorted(ends, i, side="right"))
         received = ReceivedFrame(i, i * 10**9 // RATE_HZ, detections)
@@ -184,41 +198,55 @@ class Driven:
         return float(self.nees[some].mean()) if some.any() else math.nan
 
 
-def run(seed: int, drive: Drive) -> Driven:
-    """Drives once."""
+def begun(drive: Drive) -> tuple[Promotions, Stream]:
+    """Begins a sidecar without edges, and opens the stream of a drive."""
     logging.disable(logging.INFO)
     config = Config.model_validate({"promotion": drive.section})
-    pipeline = Pipeline(config, Journal(None, config.pending, print))
-    promotions = Promotions(pipeline, now_ns=lambda: 0)
-    stream = pipeline.register(Header("lidar", drive.space, ("car",)))
+    promotions = Promotions(Pipeline(config, Journal(None, config.pending, print)), lambda: 0)
+    stream = promotions.pipeline.register(drive.header)
     assert not isinstance(stream, Refusal)
+    return promotions, stream
+
+
+def step(promotions: Promotions, stream: Stream, sent: Sent) -> FloatArray:
+    """Answers a frame, and does what is due by then; returns the covariances that go out.
+
+    Those are assumed, 1, where the answer has none.
+    """
+    pipeline, i = promotions.pipeline, sent.received.frame_id or 0
+    answer = pipeline.process(stream, sent.received)
+    forwarded = np.broadcast_to(np.eye(stream.header.space.k), sent.covariance.shape).copy()
+    if answer.forwarded is not None:
+        forwarded[answer.rows] = answer.forwarded.covariance
+    if i % LEARN_FRAMES == 0:
+        finished(pipeline.drift.catch_up())
+        while whole := finished(promotions.learning.whole()):
+            while whole:
+                promotions.carry_out(finished(promotions.learning.decide(whole)))
+    if i % FIT_FRAMES == 0:
+        fit(promotions)
+    return forwarded
+
+
+def run(seed: int, drive: Drive) -> Driven:
+    """Drives once."""
+    promotions, stream = begun(drive)
     records: list[tuple[int, Record]] = []
     alarms: list[tuple[int, str]] = []
     columns: list[tuple[FloatArray, IntArray, IntArray, FloatArray]] = []
-    ended = 0
-    pipeline.events.listen(Record, lambda record: records.append((ended, record)))
+    ended = served = 0
+    promotions.pipeline.events.listen(Record, lambda record: records.append((ended, record)))
 
     def alarmed(change: AlarmChange) -> None:
         if change.why is AlarmReason.RAISED:
             alarms.append((ended, str(change.alarm.severity)))
 
-    pipeline.events.listen(AlarmChange, alarmed)
-    served = 0
-    for i, sent in enumerate(frames(drive, seed)):
-        ended, received = sent.ended, sent.received.detections
-        answer = pipeline.process(stream, sent.received)
-        bare = received.covariance_length == 0
-        forwarded = np.broadcast_to(np.eye(drive.space.k), sent.covariance.shape).copy()
-        if answer.forwarded is not None:
-            forwarded[answer.rows] = answer.forwarded.covariance
+    promotions.pipeline.events.listen(AlarmChange, alarmed)
+    for sent in frames(drive, seed):
+        ended = sent.ended
+        forwarded = step(promotions, stream, sent)
+        bare = sent.received.detections.covariance_length == 0
         columns.append(scored(drive, sent, forwarded, bare, served))
-        if i % LEARN_FRAMES == 0:
-            finished(pipeline.drift.catch_up())
-            while whole := finished(promotions.learning.whole()):
-                while whole:
-                    promotions.carry_out(finished(promotions.learning.decide(whole)))
-        if i % FIT_FRAMES == 0:
-            fit(promotions)
         served = sum(record.what is Happened.PROMOTED for _, record in records)
     nees, track, after, lost = (np.concatenate(one) for one in zip(*columns, strict=True))
     return Driven(records, alarms, nees, track, after, lost)

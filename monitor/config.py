@@ -378,7 +378,8 @@ class PromotionConfig(Section):
     # A smaller change of variances, or of the temperature, is none.
     hysteresis: Reloadable[Annotated[float, Field(gt=1)]] = 1.1
     prior_tracks: Reloadable[PositiveFloat] = 3.0  # that "nothing is wrong" counts for in a fit
-    # New ones of a slice before it is fitted again, and the fewest that a fit looks back on.
+    # New ones of a slice before it is fitted again, and the fewest that a fit looks back on; where
+    # covariances are estimated 30 at least.
     fit_tracks: Reloadable[Annotated[int, Field(ge=2)]] = 10
     fit_every_seconds: Reloadable[PositiveFloat] = 10.0  # s between two fits, at least
     # s after which a fit hangs, and is ended.

@@ -68,12 +68,14 @@ def detection(came: Came, id: int, *, truth: bool) -> Sent:
     mean = np.array([APART * (id + 1), 0.0, 0.0]) + 0.01 * random.normal(size=3)
     answer, opinion = mean + random.normal(size=3), random.dirichlet(np.ones(len(CLASSES)))
     tracked, right = random.random() < 0.7, int(random.integers(len(CLASSES)))
+    score = float(random.random()) if random.random() < 0.5 else None
     return Sent(
         id,
         tuple(mean.tolist()),
         in_form(root @ root.T, "full") if id < came.n - came.bare else (),
         id % len(CLASSES),
         tuple(answer.tolist()) if truth else (),
+        score=score,
         upstream_track=id if tracked else None,
         class_probabilities=tuple(opinion.tolist()),
         true_class=right if truth else None,

@@ -64,7 +64,7 @@ class RecalibrationCounters:
             refusal of the method; a process that failed; superseded, where something else has
             become active in the slice, or has gone on trial, while it was fitted
     trials  candidates by what became of them; each began, and may be in some of the others;
-            superseded by a newer candidate, or by another active recalibrator
+            superseded by a newer candidate, by another active recalibrator, or ended by drift
     """
 
     swaps: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SWAP_OUTCOMES, 0))

@@ -109,8 +109,9 @@ class PolicySettings:
     class_band: tuple[float, float] = (0.8, 1.25)
 
 
-# An estimate of covariances has so many times the numbers of a scaling, and takes as many tracks.
-_OF_AN_ESTIMATE = 3
+# Tracks that an estimate of covariances takes at least: it has many more numbers than a scaling. Of
+# ten it is made anew twice in the next thousand, and NEES/K of what it makes is 0.7 to 1.7.
+FEWEST_OF_AN_ESTIMATE = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +148,7 @@ class FitSettings:
 
     def fewest(self, chain: Chain) -> int:
         """Returns the tracks that a fit of a slice takes: more where it estimates covariances."""
-        return self.tracks * (_OF_AN_ESTIMATE if is_bare_chain(chain) else 1)
+        return max(self.tracks, FEWEST_OF_AN_ESTIMATE) if is_bare_chain(chain) else self.tracks
 
     @property
     def leaves_classes(self) -> bool:

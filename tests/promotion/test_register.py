@@ -29,7 +29,7 @@ from monitor.promotion.records import (
     TrialSettings,
     Verdict,
 )
-from monitor.promotion.register import Follower, shrinks
+from monitor.promotion.register import Follower, judge, shrinks
 from monitor.promotion.scored import rows_of
 from monitor.promotion.tracks import AnyTrack, WholeTrack
 from monitor.recalibration.class_probabilities import ClassIdentity
@@ -503,3 +503,29 @@ def test_a_state_of_the_format_before_is_read_and_without_classes_it_has_no_keys
     assert content.pop("entry") == 7
     # The release before reads it, so that the software can be rolled back.
     assert json.loads(again) == content | {"format": "calibration-monitor/register/3"}
+
+
+# ---- covariances that nobody claims
+
+
+def test_to_make_estimated_covariances_smaller_needs_no_leave():
+    sent = tracks(0, 20)
+    assumed = [replace(one, space=one.space.with_assumed) for one in sent]
+    for some, shrinking in ((sent, True), (assumed, False)):
+        found = judge(scaled(0.2), scaled(0.4), rows_of(some), PolicySettings())
+        assert found.candidate == scaled(0.2)
+        assert found.shrinks is shrinking
+
+
+@pytest.mark.parametrize(
+    ("mode", "ends"), [(PromotionMode.AUTOMATIC, True), (PromotionMode.MANUAL, False)]
+)
+def test_a_trial_in_which_nothing_is_proven_can_be_ended_unless_people_decide(mode, ends):
+    owner = Owner(settings(mode))
+    owner.begin(scaled(4.0))
+    found = owner.register.abandon(CAR, ("x", "y", "z"), "of another time")
+    assert (found is not None) is ends
+    assert (CAR[0] in owner.register.on_trial) is not ends
+    if found is not None:
+        assert (found.what, found.reason) == (Happened.DISCARDED, "of another time")
+    assert owner.register.abandon(BUS, ("x", "y", "z"), "none there") is None
