@@ -348,19 +348,17 @@ class Recalibrated:
         outputs, n = self.selection.outputs, self.slices.size
         if len(outputs) == 1 or n == 0:
             return _constant(n, OUTPUT_NUMBER[next(iter(outputs))])
-        shares = self.selection.shares(self.slices, self.chains)
-        order = np.arange(n) if shares.order is None else shares.order
-        found = np.empty(n, np.uint8)
-        for recalibrator, part in shares.shares:
-            found[order[part]] = OUTPUT_NUMBER[recalibrator.output]
-        return found
+        found = np.zeros(len(self.chains), np.uint8)
+        for i in np.flatnonzero(np.bincount(self.slices)).tolist():
+            found[i] = OUTPUT_NUMBER[self.selection.of(self.chains[i]).output]
+        return found[self.slices]
 
     def quantiles(self, levels: tuple[float, ...]) -> FloatArray:
         """Returns quantiles (n ≥ 1, K T) at T levels, dimension by dimension, of the methods' own
         distributions; some may not be finite.
         """
         n, k = self.sent.mean.shape
-        if self.selection.outputs == {Output.GAUSSIAN}:
+        if self.selection.outputs <= {Output.GAUSSIAN, Output.ESTIMATED}:
             # Gaussian methods give the normal distribution of the estimates that are here already.
             variance = np.diagonal(self.made.covariance, axis1=1, axis2=2)
             marginals: Marginals = NormalMarginals(self.made.mean, np.sqrt(variance))

@@ -127,7 +127,7 @@ class ResidualCovariance(Recalibrator):
     def _values(self, estimates: Estimates) -> FloatArray:
         """(K + K (K − 1)/2, n) log variances and packed correlations, between the nodes."""
         n = estimates.mean.shape[0]
-        told = values_of(self.layout, estimates)
+        told = _range_and_score(self.layout, estimates)
         nothing = np.zeros(n)
         near, far, on_range = _between(self.ranges, told.get(CovariateKind.LOG_RANGE, nothing))
         score = told.get(CovariateKind.SCORE, np.full(n, np.nan))
@@ -155,6 +155,11 @@ class ResidualCovariance(Recalibrator):
         rows, columns = _below(self.k)
         correlation = drawn_to_none(np.array(self.correlation))
         return np.hstack([np.array(self.log_variance), correlation[:, rows, columns]])
+
+
+def _range_and_score(layout: Layout, estimates: Estimates) -> dict[CovariateKind, FloatArray]:
+    """Computes what cells are cut by, (n,) each; not what sizes and headings tell."""
+    return values_of(Layout(layout.position), estimates)
 
 
 def _below(k: int) -> tuple[IntArray, IntArray]:
@@ -194,7 +199,7 @@ def fit_residual_covariance(
     rows = prepared(rows)
     before = None if prior is None else prior.previous
     layout = before.layout if before else Layout.of(rows.space, axes, best=Axes.OBJECT)
-    told, nothing = values_of(layout, rows.estimates), np.full(rows.n, np.nan)
+    told, nothing = _range_and_score(layout, rows.estimates), np.full(rows.n, np.nan)
     distance = told.get(CovariateKind.LOG_RANGE, nothing)
     score = told.get(CovariateKind.SCORE, nothing)
     k, strength = rows.space.k, 0.0 if prior is None else prior.strength
