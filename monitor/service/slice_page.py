@@ -38,7 +38,6 @@ from monitor.service.view import (
     before,
     enough,
     factor_of,
-    is_assumed,
     lasting,
     sigma,
     state_of,
@@ -75,7 +74,7 @@ def slice_page(view: View, name: str) -> Steps:
         window, reading = view.shown(name)
         _, kind, word = state_of(view, name)
         words, made = "too few labels to say more", reading.recalibrated
-        if is_assumed(reading) and made.rows:
+        if reading.assumed and made.rows:
             words = escape(assumption(reading.space, reading.raw))
             words += "; the figures of raw tell of the assumption"
         elif enough(made):

@@ -45,7 +45,6 @@ from monitor.service.view import (
     enough,
     factor_of,
     findings,
-    is_assumed,
     lasting,
     mending,
     odds,
@@ -228,7 +227,7 @@ def _row(view: View, name: str) -> list[str]:
     words = "too few labels to say"
     if enough(made):
         words = fact(sigma(factor_of(made)), *at, JOINT, "sigma")
-    if (assumed := is_assumed(reading)) and raw.rows:
+    if (assumed := reading.assumed) and raw.rows:
         words = escape(assumption(reading.space, raw))
     alarms = [one for one in view.alarms if one.slice == name]
     if alarms:

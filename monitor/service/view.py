@@ -273,11 +273,6 @@ def factor_of(evaluation: Evaluation) -> float:
     return math.sqrt(ratio) if ratio >= 0 else math.nan
 
 
-def is_assumed(reading: SliceReading) -> bool:
-    """Says whether σ of a slice is assumed: no covariance came, and none was estimated."""
-    return reading.space.assumed and reading.recalibrated is reading.raw
-
-
 def farthest(evaluation: Evaluation) -> tuple[str, DimensionMeasures]:
     """Finds the dimension whose errors are the farthest from σ."""
     dimensions = evaluation.dimensions.items()
@@ -311,7 +306,7 @@ def state_of(view: View, name: str) -> tuple[int, str, str]:
     if view.verifying(name):
         return 3, "swap", "verifying"
     window, reading = view.shown(name)
-    if is_assumed(reading):
+    if reading.assumed:
         return (4 if is_total(name) else 3), "", "σ is assumed"
     if window == EPOCH or not enough(reading.recalibrated):
         return 5, "", "not judged"
@@ -332,7 +327,7 @@ def unusual(view: View, name: str) -> tuple[bool, bool]:
 def trouble(view: View, name: str) -> tuple[int, float]:
     """Orders slices: the least comes first."""
     reading = view.shown(name)[1]
-    factor = math.nan if is_assumed(reading) else factor_of(reading.recalibrated)
+    factor = math.nan if reading.assumed else factor_of(reading.recalibrated)
     return state_of(view, name)[0], -abs(math.log(factor)) if factor > 0 else 0.0
 
 
@@ -478,7 +473,7 @@ def _assumed(view: View) -> Iterator[Said]:
     rows = {
         name: view.shown(name)[1].raw.rows
         for name, reading in view.readings.items()
-        if is_assumed(reading) and not is_total(name)
+        if reading.assumed and not is_total(name)
     }
     name = max(rows, key=rows.__getitem__, default="")
     if not rows or not rows[name]:
@@ -553,7 +548,7 @@ def percent(share: float) -> str:
 def _well(view: View) -> Said | None:
     """Says that nothing is wrong, or why that cannot be said; None where all σ are assumed."""
     several = {name: one for name, one in view.readings.items() if not is_total(name)}
-    names = [name for name, one in several.items() if not is_assumed(one)]
+    names = [name for name, one in several.items() if not one.assumed]
     if not names and any(one.raw.rows for one in several.values()):
         return None
     unsure = [name for name in names if view.verifying(name)]

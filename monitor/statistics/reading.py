@@ -334,9 +334,26 @@ class SliceReading:
     recalibrated: Evaluation
 
     @property
+    def assumed(self) -> bool:
+        """Tells whether σ is assumed: no covariance came, and none was estimated."""
+        return is_assumed(self.space, self.raw, self.recalibrated)
+
+    @property
     def stages(self) -> tuple[tuple[str, Evaluation], ...]:
         """Both stages, with their names."""
         return ((RAW, self.raw), (RECALIBRATED, self.recalibrated))
+
+
+def is_assumed(space: Space, raw: Evaluation, recalibrated: Evaluation) -> bool:
+    """Tells whether σ is assumed at both stages: no covariance came, and none was estimated."""
+    return space.assumed and (
+        recalibrated is raw
+        or not raw.rows
+        or all(
+            recalibrated.dimensions[name].mean_variance == one.mean_variance
+            for name, one in raw.dimensions.items()
+        )
+    )
 
 
 @dataclass(frozen=True, slots=True)

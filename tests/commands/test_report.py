@@ -149,12 +149,12 @@ def test_what_is_no_statement_of_ours_is_refused(tmp_path, text):
     assert "no in-toto statement" in refused("report", "--verify", file)
 
 
-def sliced(name: str, factor: float, n: int = 4000) -> Slice:
+def sliced(name: str, factor: float, n: int = 4000, sigma: float = 1.0) -> Slice:
     """A slice whose errors are `factor` times what σ says."""
     generator = np.random.default_rng(7)
     space = Space((Dimension("x", "m"), Dimension("y", "m")))
-    error = factor * generator.normal(size=(n, 2))
-    covariance = np.broadcast_to(np.eye(2), (n, 2, 2))
+    error = factor * sigma * generator.normal(size=(n, 2))
+    covariance = np.broadcast_to(sigma**2 * np.eye(2), (n, 2, 2))
     return Slice(name, space, {"raw": evaluate_rows(space, np.zeros((n, 2)), covariance, error)})
 
 
@@ -205,7 +205,7 @@ def test_nothing_is_claimed_and_nothing_called_wrong_where_sigma_is_assumed():
     )
     assert [one.kind for one in verdict([bare], [])] == ["note"]
     assert [one.id for one in indicators([bare], [])] == ["alarms/page"]
-    made = replace(bare, stages={**bare.stages, "recalibrated": sliced("Car", 0.5).last})
+    made = replace(bare, stages={**bare.stages, "recalibrated": sliced("Car", 0.5, sigma=0.2).last})
     assert {one.id for one in indicators([made], [])} > {"underconfidence/Car, no covariance"}
     (ticket,) = verdict([made], [])
     assert "Car, no covariance: underconfident" in ticket.sentence

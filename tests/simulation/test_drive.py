@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -116,3 +117,20 @@ def test_what_is_behind_a_nearer_object_is_not_detected():
         for i, j in itertools.permutations(range(len(place)), 2):
             off = abs((bearing[i] - bearing[j] + np.pi) % (2 * np.pi) - np.pi)
             assert not (distance[j] > distance[i] + 1.0 and off < half[i] / max(distance[i], 1.0))
+
+
+def test_a_sensor_that_sees_all_around_has_twice_the_objects_and_changes_nothing_for_the_others():
+    six = DriveSettings()
+    seven = replace(six, sensors=(*six.sensors, "lidar"), around="lidar")
+    alone = {(one.sensor, one.frame_id): one for one in simulate(six, 3, 0.5)}
+    bearings = []
+    for one in simulate(seven, 3, 0.5):
+        if one.sensor != "lidar":
+            other = alone[one.sensor, one.frame_id]
+            np.testing.assert_array_equal(one.mean, other.mean)
+            continue
+        true = one.track >= 0
+        assert 45 <= np.count_nonzero(true) <= 60
+        bearings.append(np.arctan2(one.truth[true, 1], one.truth[true, 0]))
+    quarters = np.histogram(np.concatenate(bearings), 4, (-np.pi, np.pi))[0]
+    assert (quarters > 0.1 * quarters.sum()).all()

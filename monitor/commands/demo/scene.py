@@ -71,6 +71,7 @@ class DriveSettings:
     false_rate: float = 1.0  # mean number of false detections per frame
     crowded: bool = False  # objects come in twos, side by side, and hide what is behind them
     start_ns: int = 1_750_000_000_000_000_000  # capture time of the first frame
+    around: str = ""  # the last sensor, if it sees all around, and twice as many objects
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -169,10 +170,11 @@ class _Sensor:
 
     def __init__(self, settings: DriveSettings, index: int, rng: np.random.Generator) -> None:
         self.settings, self.index, self.rng = settings, index, rng
-        count = len(settings.sensors)
+        around = settings.sensors[index] == settings.around
+        count = 1 if around else len(settings.sensors) - (settings.around in settings.sensors)
         self.axis, self.half_width = 2 * math.pi * index / count, math.pi / count  # rad
         self.born = 0
-        self.objects = self._new_objects(settings.objects_per_sensor, 0.0)
+        self.objects = self._new_objects(settings.objects_per_sensor * (1 + around), 0.0)
 
     def _new_objects(self, n: int, now_s: float) -> _Objects:
         settings, rng = self.settings, self.rng

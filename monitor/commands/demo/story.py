@@ -73,7 +73,9 @@ class Plan:
     duration_s: float = 60.0
     speed: float = 1.0
     settings: DriveSettings = field(
-        default_factory=lambda: DriveSettings((*DriveSettings().sensors, _BARE), crowded=True)
+        default_factory=lambda: DriveSettings(
+            (*DriveSettings().sensors, _BARE), crowded=True, around=_BARE
+        )
     )
     faulty: str = "camera_front"
     bare: str = _BARE

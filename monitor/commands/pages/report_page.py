@@ -33,6 +33,7 @@ from monitor.figures.tables import Table, fact, html_table
 from monitor.frames.space import Space
 from monitor.statistics.class_evaluation import ClassEvaluation
 from monitor.statistics.measures import Evaluation
+from monitor.statistics.reading import is_assumed
 from monitor.store.column_names import some_of
 
 # Bytes of figures of slices, and of the table of measures, of the megabyte of a report.
@@ -67,7 +68,8 @@ class Slice:
     @property
     def assumed(self) -> bool:
         """Tells whether σ is assumed: no covariance came, and none was estimated."""
-        return self.space.assumed and len(self.stages) == 1
+        stages = list(self.stages.values())
+        return is_assumed(self.space, stages[0], stages[-1])
 
     @property
     def off(self) -> float:
