@@ -363,9 +363,9 @@ class PromotionConfig(Section):
     mode: Reloadable[PromotionMode] = PromotionMode.ADVISE
     allow_shrinking: Reloadable[bool] = False  # automatic: also smaller covariances, surer classes
     method: Reloadable[str] = "variance-scaling"  # of what is fitted, as in `fit --method`
-    # Of detections without a covariance: residual-covariance, covariance-regression, or identity,
+    # Of detections without a covariance: covariance-regression, residual-covariance, or identity,
     # which fits none.
-    missing_method: Reloadable[str] = "residual-covariance"
+    missing_method: Reloadable[str] = "covariance-regression"
     # What is fitted to class probabilities; class-identity: nothing.
     class_method: Reloadable[str] = "temperature"
     objective: Reloadable[Objective | None] = None  # of a scaling; left out: its own

@@ -303,7 +303,8 @@ def recalibrate_gaussians(selection: Selection, recording: Recording) -> Recalib
     mean[rows], covariance[rows] = made.mean, made.covariance
     diagonal = sent.diagonal.copy()
     diagonal[rows] = made.diagonal
-    assumed = recording.assumed & (~usable | _untouched(selection, slices, chains))
+    estimated = np.array([selection.estimates(chain) for chain in chains], bool)[slices]
+    assumed = recording.assumed & ~(usable & estimated)
     forwarded = replace(
         recording,
         space=replace(recording.space, assumed=bool(assumed.all())),

@@ -7,6 +7,7 @@ Statistics themselves never live here.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -49,8 +50,11 @@ LEVELS = (
 
 
 # Marks the names of slices whose detections come without a covariance, and is the name of the
-# widest of them.
+# widest of them. No class may be called so.
 NO_COVARIANCE = "no covariance"
+
+# How `label` tells names apart that are taken.
+_TOLD_APART = re.compile(r" \([\w.,-]+(; \d+)?\)$")
 
 
 def slice_name(stream: str, class_name: str, bucket: str) -> str:
@@ -63,14 +67,20 @@ def marked(name: str) -> str:
 
     A name that is marked stays as it is.
     """
-    if name.endswith(NO_COVARIANCE):
+    if is_bare(name):
         return name
     return f"{name}, {NO_COVARIANCE}" if name and name != ALL else NO_COVARIANCE
 
 
 def is_bare(name: str) -> bool:
-    """Tells whether the detections of a slice come without a covariance, by its name."""
-    return name.partition(" (")[0].endswith(NO_COVARIANCE)
+    """Tells whether the detections of a slice come without a covariance, by its name or label."""
+    plain = _TOLD_APART.sub("", name)
+    return plain == NO_COVARIANCE or plain.endswith(f", {NO_COVARIANCE}")
+
+
+def is_bare_chain(chain: tuple[str, ...]) -> bool:
+    """Tells whether the detections of a slice come without a covariance, by its chain."""
+    return chain[-1:] == (NO_COVARIANCE,)
 
 
 def is_total(name: str) -> bool:
@@ -274,14 +284,16 @@ class StreamSlices:
             bucket = np.zeros(class_index.size, np.int64)
         else:
             bucket = self.table.ranges.of(self.space, mean)
-        kind = np.zeros_like(bucket) if assumed is None else assumed.astype(np.int64)
+        kind: IntArray | int = 0 if assumed is None else assumed.astype(np.int64)
         slices = self._of[kind, class_index, bucket]
         if slices.size and slices.min() < 0:
-            places = np.stack([kind, class_index, bucket])[:, slices < 0]
+            kinds = np.broadcast_to(kind, bucket.shape)
+            places = np.stack([kinds, class_index, bucket])[:, slices < 0]
             for a, c, b in np.unique(places, axis=1).T.tolist():
                 name, space = self.classes[c], self.space.with_assumed if a else self.space
                 self._of[a, c, b] = self.table.index(space, self.stream, name, self._buckets[b])
-                if self.of_class[c] < 0:
+                # Where both kinds come, tracks lie in the slice of what was sent.
+                if not a or self.of_class[c] < 0:
                     self.of_class[c] = self.table.whole.index(space, self.stream, name)
             slices = self._of[kind, class_index, bucket]
         found: IntArray = slices

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from monitor.config import InvalidConfiguration
 from monitor.drift.alarms import Alarm, AlarmChange, AlarmReason, change_sentence
 from monitor.drift.bets import Severity
-from monitor.frames.slices import NO_COVARIANCE, TOTAL
+from monitor.frames.slices import TOTAL, is_bare_chain
 from monitor.pipeline.drift_watch import NOT_WATCHED
 from monitor.pipeline.fit_process import FitProcess
 from monitor.pipeline.housekeeping import contained, in_steps
@@ -156,6 +156,11 @@ class FitRounds:
                     if method in CLASS_METHODS:
                         of, others = others, of
                     raise CannotFit(f"method '{method}' is of {of}, and '{name}' of {others}.")
+                if method in METHODS and is_bare_chain(known[name]) and method not in ESTIMATING:
+                    raise CannotFit(
+                        f"method '{method}' corrects covariances that are sent, and those of "
+                        f"'{name}' are missing: name {' or '.join(ESTIMATING)}."
+                    )
                 if (name == CLASS_CHAIN[0]) not in kinds:
                     raise CannotFit(
                         "class probabilities are not fitted, since [promotion] class_method is "
@@ -285,4 +290,4 @@ def _is_for(method: str, chain: Chain) -> bool:
     """
     if method not in METHODS:
         return True
-    return (method in ESTIMATING) == (chain[-1] == NO_COVARIANCE)
+    return (method in ESTIMATING) == (is_bare_chain(chain))

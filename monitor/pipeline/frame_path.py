@@ -49,9 +49,9 @@ from monitor.pipeline.recalibrators import (
     RecalibratedClasses,
     Recalibrators,
     answer_extras,
+    estimated_rows,
     recalibrate_classes,
     served_otherwise,
-    unchanged_rows,
 )
 from monitor.pipeline.streams import (
     EventTime,
@@ -363,7 +363,8 @@ class Pipeline:
                 found = selection.apply(sent, slices, chains)
                 usable = sound_rows(sent, found, self.limits, definite=selection.keeps_definite)
                 if bare is not None:
-                    missing = bare & unchanged_rows(sent, found)
+                    missing = bare & ~estimated_rows(selection, slices, chains)
+                    usable = usable & ~missing
                 made, sound = sent_where_unsound(sent, found, usable), usable
         if missing is not None:
             sound = sound & ~missing

@@ -291,8 +291,8 @@ class Recalibrated:
     sound   (n,) True: the recalibrator gave a usable estimate
     whole   True: all detections are sound
     why     the reason that sound detections carry
-    bare    (n,) whether none came with a covariance, so that it is assumed; None if all did
-    missing (n,) those of them for which none was made either, which are not sound
+    bare    (n,) detections that came without a covariance; None if all came with one
+    missing (n,) those among them for which none was estimated: they are not sound
     """
 
     selection: Selection
@@ -370,12 +370,13 @@ class Recalibrated:
         return values.transpose(1, 2, 0).reshape(n, k * len(levels))
 
 
-def unchanged_rows(sent: Estimates, made: Estimates) -> BoolArray:
-    """Finds the rows whose covariance is what it was, (n,)."""
-    if made is sent:
-        return np.ones(sent.mean.shape[0], bool)
-    same: BoolArray = (made.covariance == sent.covariance).all(axis=(1, 2))
-    return same
+def estimated_rows(selection: Selection, slices: IntArray, chains: Sequence[Chain]) -> BoolArray:
+    """Finds the rows whose covariance a selection estimates, (n,); slices as of Selection.apply."""
+    found = np.zeros(len(chains), bool)
+    for i in np.flatnonzero(np.bincount(slices)).tolist():
+        found[i] = selection.estimates(chains[i])
+    estimated: BoolArray = found[slices]
+    return estimated
 
 
 @lru_cache(maxsize=256)

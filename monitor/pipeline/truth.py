@@ -113,6 +113,8 @@ def claimed(rows: MatchedRows) -> MatchedRows:
     if not rows.space.assumed:
         return rows
     found = rows.take((rows.recalibrated_covariance != rows.covariance).any(axis=(1, 2)))
+    # In the space of what was sent, so that both kinds are taken in together.
+    found = replace(found, space=rows.space.with_sent)
     return replace(found, error=found.recalibrated_error, covariance=found.recalibrated_covariance)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from monitor.frames.marks import Count, CountFrom1, MaybeNan, Nanoseconds, Positive
-from monitor.frames.slices import CLASS_PROBABILITIES, NO_COVARIANCE, RangeBuckets
+from monitor.frames.slices import CLASS_PROBABILITIES, RangeBuckets, is_bare_chain
 from monitor.recalibration.class_probabilities import ClassIdentity
 from monitor.recalibration.recalibrator import Document, Identity, Recalibrator
 from monitor.recalibration.scaling import Objective
@@ -137,19 +137,19 @@ class FitSettings:
     prior_tracks: Positive = 3.0
     tracks: CountFrom1 = 10
     class_method: str = "temperature"
-    missing_method: str = "residual-covariance"
+    missing_method: str = "covariance-regression"
     correct_mean: bool = False
 
     def leaves(self, chain: Chain) -> bool:
         """Tells whether a slice is not fitted by itself."""
         if chain == (CLASS_PROBABILITIES,):
             return self.leaves_classes
-        return chain[-1] == NO_COVARIANCE and self.missing_method == Identity.method
+        return is_bare_chain(chain) and self.missing_method == Identity.method
 
     def fewest(self, chain: Chain) -> int:
         """Returns the tracks that a fit of a slice takes: more where it estimates covariances."""
-        estimates = chain[-1] == NO_COVARIANCE
-        return max(self.tracks, FEWEST_OF_AN_ESTIMATE) if estimates else self.tracks
+        bare = is_bare_chain(chain)
+        return max(self.tracks, FEWEST_OF_AN_ESTIMATE) if bare else self.tracks
 
     @property
     def leaves_classes(self) -> bool:

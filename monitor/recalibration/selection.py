@@ -21,7 +21,7 @@ from typing import Annotated
 import numpy as np
 
 from monitor.frames.detections import Estimates
-from monitor.frames.slices import NO_COVARIANCE, RangeBuckets
+from monitor.frames.slices import RangeBuckets, is_bare_chain
 from monitor.frames.space import FloatArray, IntArray, Space
 from monitor.recalibration.binned import HistogramBinning, IsotonicStd
 from monitor.recalibration.class_probabilities import (
@@ -287,8 +287,11 @@ class Selection(Promoted):
         assumed.
         """
         served = (self.by_slice[name] for name in chain if name in self.by_slice)
-        without = bool(chain) and chain[-1] == NO_COVARIANCE
-        return next(served, _IDENTITY if without else self.fallback)
+        return next(served, _IDENTITY if is_bare_chain(chain) else self.fallback)
+
+    def estimates(self, chain: Chain) -> bool:
+        """Tells whether a slice whose detections come without a covariance gets one."""
+        return self.of(chain).output is Output.ESTIMATED
 
     def applied_to(self, chain: Chain, names: tuple[str, ...]) -> Recalibrator:
         """Finds what is applied to a slice of these dimensions: the identity if it does not fit."""

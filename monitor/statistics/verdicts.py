@@ -493,7 +493,9 @@ def mean_interval_of_sums(
     even = n * n / (n + together) if n else 0.0
     if not even >= 2:
         return math.nan, math.nan
-    worst = 1.0 + min(math.sqrt(together / n * (effect - 1.0)), together / n)
+    most = together / n
+    likely = most if math.isinf(effect) else math.sqrt(most * (effect - 1.0))
+    worst = 1.0 + min(likely, most)
     variance = max(mean_square - mean * mean, 0.0) / (n - 1) * worst
     reach = float(stdtrit(max((even - 1) / 2, 1.0), 0.975)) * math.sqrt(variance)
     return mean - reach, mean + reach

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from monitor.frames.slices import OVERFLOW
+from monitor.frames.slices import OVERFLOW, is_bare
 from monitor.statistics.bins import EXPONENT
 from monitor.statistics.clusters import ALONE
 from monitor.statistics.exact_sums import ExactSum
@@ -67,7 +67,10 @@ def encode_vehicles(vehicles: VehicleRows, most_bytes: int) -> Iterator[bytes]:
 def decode_vehicles(message: pb.VehicleRow, field: str) -> Iterator[tuple[str, RowKey, VehicleRow]]:
     """The rows of a message. Raises InvalidState."""
     space = decode_space(
-        message.dimensions, message.angles_in_joint, field, assumed=message.assumed
+        message.dimensions,
+        message.angles_in_joint,
+        field,
+        assumed=message.assumed or is_bare(message.name),
     )
     name = OVERFLOW if message.overflow else checked_slice_name(message.name, field)
     vehicles = [checked_slice_name(one, f"{field}.vehicles") for one in message.vehicles]
@@ -113,7 +116,10 @@ def _encode_rows(rows: SampledRows) -> bytes:
 def decode_sampled(message: pb.SampledSlice, field: str) -> SampledSlice:
     """The slice of a message. Raises InvalidState."""
     space = decode_space(
-        message.dimensions, message.angles_in_joint, field, assumed=message.assumed
+        message.dimensions,
+        message.angles_in_joint,
+        field,
+        assumed=message.assumed or is_bare(message.name),
     )
     name = OVERFLOW if message.overflow else checked_slice_name(message.name, field)
     if not 1 <= message.most <= MOST_ROWS:

@@ -18,7 +18,7 @@ import numpy as np
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from monitor.frames.slices import OVERFLOW
+from monitor.frames.slices import OVERFLOW, is_bare
 from monitor.statistics.bins import SQUARED_ERRORS, Binning, IncompatibleStatistics
 from monitor.statistics.class_statistics import (
     BIN_HASH,
@@ -256,7 +256,10 @@ def decode_slice(
 ) -> SliceState:
     """The slice of a message. Raises InvalidState."""
     space = decode_space(
-        message.dimensions, message.angles_in_joint, field, assumed=message.assumed
+        message.dimensions,
+        message.angles_in_joint,
+        field,
+        assumed=message.assumed or is_bare(message.name),
     )
     name = OVERFLOW if message.overflow else checked_slice_name(message.name, field)
     zero = no_stage_statistics(space, binning)
@@ -454,7 +457,10 @@ def decode_predicted_slice(
     """The slice of a message. Raises InvalidState, IncompatibleStatistics."""
     _check_hash(message.bin_hash, PREDICTED_HASH, "predicted deviations and entropies", field)
     space = decode_space(
-        message.dimensions, message.angles_in_joint, field, assumed=message.assumed
+        message.dimensions,
+        message.angles_in_joint,
+        field,
+        assumed=message.assumed or is_bare(message.name),
     )
     name = OVERFLOW if message.overflow else checked_slice_name(message.name, field)
     panes = _panes(message.panes, windows, field, _decode_predicted_pane)

@@ -29,6 +29,7 @@ from monitor.wire.records import DETECTION, DETECTIONS, RESULT, TRACK, Field, bu
 
 _TRACKS = 8  # the field number of the tracks in FrameResult
 _FRAME = 5  # the field number of the frame in UpdateRequest
+_NONE, _ESTIMATED = int(Reason.NONE), int(Reason.COVARIANCE_ESTIMATED)
 _RECALIBRATED, _PASSED_THROUGH = frame_pb2.STATUS_RECALIBRATED, frame_pb2.STATUS_PASSED_THROUGH
 _STATUS = np.full(max(Reason) + 1, frame_pb2.STATUS_REFUSED, np.uint8)
 _STATUS[[int(reason) for reason in ACTED_ON]] = _RECALIBRATED
@@ -126,10 +127,11 @@ def _frame_result(answer: FrameAnswer | Refusal, message_index: int) -> tuple[by
 
 def _reason_of_frame(reason: npt.NDArray[np.uint8]) -> Reason:
     """Returns the reason most of the detections share, (N,); one of ACTED_ON if any has it."""
-    counts = np.bincount(reason, minlength=max(Reason) + 1)
-    for recalibrated in (Reason.NONE, Reason.COVARIANCE_ESTIMATED):
-        if counts[recalibrated] or not reason.size:
-            return recalibrated
+    counts = np.bincount(reason, minlength=_STATUS.size)
+    if not reason.size or counts[_NONE]:
+        return Reason.NONE
+    if counts[_ESTIMATED]:
+        return Reason.COVARIANCE_ESTIMATED
     return Reason(int(counts.argmax()))
 
 

@@ -64,7 +64,7 @@ TAKEN: dict[str, dict[str, Any]] = {
     | {"objective": None, "time_constant_seconds": 70.0, "band": [0.7, 1.7], "hysteresis": 1.7}
     | {"prior_tracks": 7.0, "fit_tracks": 17, "fit_every_seconds": 7.0}
     | {"fit_timeout_seconds": 70.0, "class_method": "class-identity", "class_band": [0.6, 1.6]}
-    | {"missing_method": "covariance-regression"},
+    | {"missing_method": "residual-covariance"},
     "drift": {"refit_on_page": True},
     "state": {"every_seconds": 8.0},
     "metrics": {"refresh_seconds": 7.0},
