@@ -148,8 +148,7 @@ class FitSettings:
 
     def fewest(self, chain: Chain) -> int:
         """Returns the tracks that a fit of a slice takes: more where it estimates covariances."""
-        bare = is_bare_chain(chain)
-        return max(self.tracks, FEWEST_OF_AN_ESTIMATE) if bare else self.tracks
+        return max(self.tracks, FEWEST_OF_AN_ESTIMATE) if is_bare_chain(chain) else self.tracks
 
     @property
     def leaves_classes(self) -> bool:
