@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 
 from monitor.drift.alarms import AlarmChange, AlarmReason
-from monitor.frames.slices import CLASS_PROBABILITIES, NO_COVARIANCE
+from monitor.frames.slices import CLASS_PROBABILITIES, is_bare_chain
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.learning import CLASS_CHAIN, LabelledTracks, TracksToFit
 from monitor.pipeline.recalibrators import Kind, NothingToRollBack, Recalibrators
@@ -225,7 +225,7 @@ class Promotions:
         wrong as that by now: no other would be fitted until it is over.
         """
         chain = self.learning.chains().get(change.alarm.slice)
-        if change.why is not AlarmReason.RAISED or chain is None or chain[-1] != NO_COVARIANCE:
+        if change.why is not AlarmReason.RAISED or chain is None or not is_bare_chain(chain):
             return
         self.learning.keep_since(chain, change.alarm.since_ns)
         names, reason = self.learning.names()[chain], "fitted on tracks from before the drift"
