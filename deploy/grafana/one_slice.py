@@ -255,8 +255,13 @@ COMPARED = {
             f"lower, {_PER_STAGE}": f"{of('bias', **_CHOSEN)} - {of('bias_margin', **_CHOSEN)}",
         },
         Values(decimals=3),
-        span=24,
+        span=12,
         overrides=[*STAGED, *dashed("^(upper|lower)")],
+    ),
+    """RMSE of $dimension
+    Root mean squared error, in the unit of the stream, since the start: a fact, whatever covariance
+    came, and where none comes. Healthy: as it was.""": graph(
+        {_PER_STAGE: of("rmse", **_CHOSEN)}, Values(decimals=3, least=0), span=12, overrides=STAGED
     ),
     """Mean and median of NEES
     Mean NEES over K, and its median over that of χ², since the start. Healthy: both near 1. The

@@ -39,6 +39,7 @@ HELP = {
     "ence_noise_floor{slice,stage,dimension}": "ENCE of a calibrated detector whose errors are as "
     "correlated and heavy-tailed as these.",
     "uce{slice,stage,dimension}": "Uncertainty calibration error, in the dimension's unit squared.",
+    "rmse{slice,stage,dimension}": "Root mean squared error, in the dimension's unit.",
     "bias{slice,stage,dimension}": "Mean error, truth less mean, in the dimension's unit.",
     "bias_margin{slice,stage,dimension}": "Half of the 95 % interval of the mean error, by tracks; "
     "NaN where there are fewer than two.",

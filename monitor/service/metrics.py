@@ -61,7 +61,7 @@ def measures(readings: tuple[SliceReading, ...]) -> Iterator[str]:
         for name, dimension in found.dimensions.items()
     ]
     joint = [(at, found.joint) for at, found in stages]
-    for name in ("ence", "ence_noise_floor", "uce", "bias", "bias_margin"):
+    for name in ("ence", "ence_noise_floor", "uce", "rmse", "bias", "bias_margin"):
         yield family(name, ((*at, getattr(found, name)) for at, found in dimensions))
     for name, of_dimension, of_joint in (
         ("qce", "qce", "qce"),

@@ -35,7 +35,7 @@ class Bin(_message.Message):
     def __init__(self, lower: _Optional[float] = ..., upper: _Optional[float] = ..., n: _Optional[int] = ..., variance: _Optional[float] = ..., squared_error: _Optional[float] = ..., nees: _Optional[float] = ..., within: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class DimensionCalibration(_message.Message):
-    __slots__ = ("name", "unit", "ence", "ence_noise_floor", "uce", "qce", "qce_by_tau", "nees_mean", "nll", "bias", "bins", "ence_noise_floor_gaussian", "n_eff", "kurtosis", "sharpness", "c_v", "pinball", "calibration_area", "ucs", "crps", "ause", "ause_relative", "rejection", "bias_interval")
+    __slots__ = ("name", "unit", "ence", "ence_noise_floor", "uce", "qce", "qce_by_tau", "nees_mean", "nll", "bias", "bins", "ence_noise_floor_gaussian", "n_eff", "kurtosis", "sharpness", "c_v", "pinball", "calibration_area", "ucs", "crps", "ause", "ause_relative", "rejection", "bias_interval", "rmse")
     NAME_FIELD_NUMBER: _ClassVar[int]
     UNIT_FIELD_NUMBER: _ClassVar[int]
     ENCE_FIELD_NUMBER: _ClassVar[int]
@@ -60,6 +60,7 @@ class DimensionCalibration(_message.Message):
     AUSE_RELATIVE_FIELD_NUMBER: _ClassVar[int]
     REJECTION_FIELD_NUMBER: _ClassVar[int]
     BIAS_INTERVAL_FIELD_NUMBER: _ClassVar[int]
+    RMSE_FIELD_NUMBER: _ClassVar[int]
     name: str
     unit: str
     ence: float
@@ -84,7 +85,8 @@ class DimensionCalibration(_message.Message):
     ause_relative: float
     rejection: Rejection
     bias_interval: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, name: _Optional[str] = ..., unit: _Optional[str] = ..., ence: _Optional[float] = ..., ence_noise_floor: _Optional[float] = ..., uce: _Optional[float] = ..., qce: _Optional[float] = ..., qce_by_tau: _Optional[_Iterable[float]] = ..., nees_mean: _Optional[float] = ..., nll: _Optional[float] = ..., bias: _Optional[float] = ..., bins: _Optional[_Iterable[_Union[Bin, _Mapping]]] = ..., ence_noise_floor_gaussian: _Optional[float] = ..., n_eff: _Optional[float] = ..., kurtosis: _Optional[float] = ..., sharpness: _Optional[float] = ..., c_v: _Optional[float] = ..., pinball: _Optional[float] = ..., calibration_area: _Optional[float] = ..., ucs: _Optional[float] = ..., crps: _Optional[float] = ..., ause: _Optional[float] = ..., ause_relative: _Optional[float] = ..., rejection: _Optional[_Union[Rejection, _Mapping]] = ..., bias_interval: _Optional[_Iterable[float]] = ...) -> None: ...
+    rmse: float
+    def __init__(self, name: _Optional[str] = ..., unit: _Optional[str] = ..., ence: _Optional[float] = ..., ence_noise_floor: _Optional[float] = ..., uce: _Optional[float] = ..., qce: _Optional[float] = ..., qce_by_tau: _Optional[_Iterable[float]] = ..., nees_mean: _Optional[float] = ..., nll: _Optional[float] = ..., bias: _Optional[float] = ..., bins: _Optional[_Iterable[_Union[Bin, _Mapping]]] = ..., ence_noise_floor_gaussian: _Optional[float] = ..., n_eff: _Optional[float] = ..., kurtosis: _Optional[float] = ..., sharpness: _Optional[float] = ..., c_v: _Optional[float] = ..., pinball: _Optional[float] = ..., calibration_area: _Optional[float] = ..., ucs: _Optional[float] = ..., crps: _Optional[float] = ..., ause: _Optional[float] = ..., ause_relative: _Optional[float] = ..., rejection: _Optional[_Union[Rejection, _Mapping]] = ..., bias_interval: _Optional[_Iterable[float]] = ..., rmse: _Optional[float] = ...) -> None: ...
 
 class Rejection(_message.Message):
     __slots__ = ("fraction", "mean_squared_error", "oracle")
