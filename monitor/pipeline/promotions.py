@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from monitor.drift.alarms import AlarmChange, AlarmReason
 from monitor.frames.slices import CLASS_PROBABILITIES, is_bare_chain
 from monitor.pipeline.frame_path import Pipeline
+from monitor.pipeline.housekeeping import contained
 from monitor.pipeline.learning import CLASS_CHAIN, LabelledTracks, TracksToFit
 from monitor.pipeline.recalibrators import Kind, NothingToRollBack, Recalibrators
 from monitor.promotion.fits import FitOutcome
@@ -227,12 +228,15 @@ class Promotions:
         chain = self.learning.chains().get(change.alarm.slice)
         if change.why is not AlarmReason.RAISED or chain is None or not is_bare_chain(chain):
             return
-        self.learning.keep_since(chain, change.alarm.since_ns)
-        names, reason = self.learning.names()[chain], "fitted on tracks from before the drift"
-        found = self.learning.register.abandon(chain, names, reason)
-        if found is not None:
-            self.counters.trials["superseded"] += 1
-            self._carried_out(found, "drift")
+        # Whoever listens too hears of the alarm all the same.
+        fault = "what had drifted in slice %s is not learned anew"
+        with contained(self.pipeline.counters, log, fault, chain[0]):
+            self.learning.keep_since(chain, change.alarm.since_ns)
+            names, reason = self.learning.names()[chain], "fitted on tracks from before the drift"
+            found = self.learning.register.abandon(chain, names, reason)
+            if found is not None:
+                self.counters.trials["superseded"] += 1
+                self._carried_out(found, "drift")
 
     def fit_failed(self, reason: str, slices: Sequence[TracksToFit], actor: str) -> Record:
         """Records that a fit came to nothing; the champion stays."""
