@@ -203,7 +203,7 @@ class Reason(IntEnum):
 # Attribute look-ups of an enum are slow on the frame path.
 _NONE = int(Reason.NONE)
 
-# What was sent, or a covariance that stands for one that is missing, was recalibrated.
+# Reasons of detections that go out changed: recalibrated, or given an estimated covariance.
 ACTED_ON = frozenset({Reason.NONE, Reason.COVARIANCE_ESTIMATED})
 
 # Valid estimates that go out as they came; every other reason but those of ACTED_ON refuses.

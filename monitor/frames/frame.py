@@ -580,7 +580,7 @@ class StoredFrame:
     tracks       (n,) None without a tracker
     source       tells tracks of equal id apart
     epoch        of the wall clock
-    bare         how many detections are left out for want of a covariance; none any more
+    bare         detections without a covariance, which earlier versions left out; 0 since
     """
 
     header: Header

@@ -136,7 +136,7 @@ def _words(
     of_covariance = {
         Reason.MISSING_COVARIANCE: (
             f"absent or all zero: send {forms}, or ground truth, from which one is learned "
-            "(docs/recalibration.md)."
+            "(docs/promotion.md#life-of-a-detector-without-covariances)."
         ),
         Reason.COVARIANCE_LENGTH: f"{sent} values: send {forms}.",
         Reason.COVARIANCE_NOT_FINITE: f"{covariance}: every value must be finite.",

@@ -166,9 +166,10 @@ class Slice:
 
 
 def label(name: str, space: Space, taken: Collection[str]) -> str:
-    """Returns the name, with the dimensions if it is taken, and a number if that is taken too;
-    marked where covariances are assumed.
+    """Names a slice so that no two have one name.
 
+    It is marked where covariances are assumed; the dimensions follow if that is taken, and a
+    number if that is taken too.
     A camera and a lidar see the same class: sums of px² and m² must not meet.
     """
     name = marked(name) if space.assumed else name

@@ -69,8 +69,10 @@ class Columns:
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
-        """Puts the rows of at least one part one after the other; all fields are arrays, or None
-        in one part at least: then in the outcome too."""
+        """Joins the rows of at least one part, in order.
+
+        A field that is None in any part is None in the outcome.
+        """
         columns = ([getattr(part, name) for part in parts] for name in cls.__dataclass_fields__)
         return cls(
             *(

@@ -122,7 +122,7 @@ class Counters:
 
     @property
     def recalibrated(self) -> int:
-        """Counts the detections of which what was sent went out recalibrated."""
+        """Counts the detections that came with a covariance and went out recalibrated."""
         return int(self.by_reason[Reason.NONE])
 
     @property

@@ -248,7 +248,7 @@ class FitRounds:
         pipeline = self.promotions.pipeline
         learning = pipeline.learning
         chain = learning.chains().get(alarm.slice, (alarm.slice,))
-        wanted = learning.settings.fits.fewest(chain)
+        wanted = learning.settings.fewest(chain)
         with contained(pipeline.counters, log, "after a page, %s is not fitted", alarm.slice):
             while pipeline.drift.stays(alarm):
                 await asyncio.sleep(_REFITS_PERIOD)

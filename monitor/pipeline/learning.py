@@ -268,8 +268,7 @@ class LabelledTracks:
         return [self._to_fit(*entry) for entry in self._wanting() if self._has_enough(*entry)]
 
     def _has_enough(self, slice: int, chain: Chain) -> bool:
-        fewest = min(self.settings.fits.fewest(chain), self.settings.tracks.most_tracks)
-        return self.reservoir.new(slice) >= fewest
+        return self.reservoir.new(slice) >= self.settings.fewest(chain)
 
     def _wanting(self) -> list[tuple[int, Chain]]:
         found = [entry for entry in self._kept() if self.register.wants_fit(entry[1])]

@@ -165,6 +165,10 @@ class PromotionSettings:
     trials: TrialSettings = field(default_factory=TrialSettings)
     policy: PolicySettings = field(default_factory=PolicySettings)
 
+    def fewest(self, chain: Chain) -> int:
+        """Returns the tracks that a fit of a slice waits for: no more than are kept."""
+        return min(self.fits.fewest(chain), self.tracks.most_tracks)
+
 
 class Happened(StrEnum):
     """Kinds of records."""

@@ -97,10 +97,10 @@ def judge(
     """Judges what is to be tried of a fit, on rows of the slice.
 
     Where every factor lies within the band, the detector is healthy, and the identity is tried:
-    a factor that was fitted to it is mostly noise. That is never so of covariances that are
-    assumed, and to make them smaller needs no leave, nor what was estimated in place of them: the
-    detector claims none of them. An offset of the mean stays, since its fit has left out what is
-    noise.
+    a factor that was fitted to it is mostly noise. An offset of the mean stays, since its fit has
+    left out what is noise. The band and the leave to shrink protect what a detector claims: a
+    slice without covariances claims nothing, so that its candidate is never replaced by the
+    identity, and may shrink.
 
     A step that changes nothing by more than the hysteresis is not tried.
 

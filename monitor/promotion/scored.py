@@ -183,7 +183,7 @@ class TrackRows(_Rows[Estimates]):
 
     @property
     def claimed(self) -> bool:
-        """Tells whether the detector claims what it sent: not where covariances are assumed."""
+        """Tells whether the detector stands for its covariances: not where they are assumed."""
         return not self.space.assumed
 
     def change(

@@ -78,12 +78,12 @@ class MeanCorrection(Recalibrator):
 
     @property
     def output(self) -> Output:
-        """That of the other recalibrator."""
+        """Returns that of the other recalibrator."""
         return self.recalibrator.output
 
     @property
     def keeps_definite(self) -> bool:
-        """As the other recalibrator does."""
+        """Tells what the other recalibrator does."""
         return self.recalibrator.keeps_definite
 
     def parameters(self) -> Document:

@@ -142,12 +142,15 @@ def _as_json(value: Any) -> Any:
 
 
 class Output(StrEnum):
-    """Shape of a method's distributions: what the Gaussian that is forwarded stands for."""
+    """Shape of a method's distributions: what the Gaussian that is forwarded stands for.
+
+    The order of the members says how little it tells of the detector's own.
+    """
 
     GAUSSIAN = "gaussian"  # a Gaussian, and that is forwarded
-    # The same, but estimated from the errors of like detections, not from what the detector said:
-    # less is true of it than of a Gaussian of the detector's own, and it has a variance as such.
-    ESTIMATED = "estimated"
+    ESTIMATED = (
+        "estimated"  # a Gaussian whose covariance is estimated from errors of like detections
+    )
     MOMENTS = "moments"  # another shape; forwarded are its mean and its variance about that mean
     SURROGATE = "surrogate"  # a shape without a variance; forwarded: a Gaussian of equal quantile
 

@@ -130,7 +130,7 @@ class Layout(Documented):
         return self.axes is not Axes.PLAIN
 
     def direction(self, mean: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Cosine and sine of the first axis of each detection against x, both (n,)."""
+        """Computes cosine and sine of the first axis of each detection against x, both (n,)."""
         if self.axes is Axes.OBJECT:
             assert self.heading is not None
             return np.cos(mean[:, self.heading]), np.sin(mean[:, self.heading])
@@ -138,7 +138,7 @@ class Layout(Documented):
         return cosine, sine
 
     def bearing(self, mean: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Range of each detection, and cosine and sine of its bearing, all (n,); of 0 is 1, 0."""
+        """Computes the range of each detection, and cosine and sine of its bearing, all (n,); of 0 is 1, 0."""
         x, y = (mean[:, i] for i in self.position)
         distance = np.sqrt(x * x + y * y)
         somewhere = distance > 0
@@ -309,7 +309,7 @@ def covariates_of(layout: Layout, rows: FitRows) -> tuple[Covariate, ...]:
 
 
 def by_track(rows: FitRows) -> FloatArray:
-    """Weights of rows, (n,), the same for every track; their sum is 1."""
+    """Weighs rows, (n,), the same for every track; their sum is 1."""
     number, tracks = numbered_objects(rows.track)
     weight: FloatArray = 1.0 / (np.bincount(number)[number] * tracks)
     return weight

@@ -231,7 +231,7 @@ def _product(term: tuple[int, ...], values: Sequence[FloatArray]) -> FloatArray:
 
 
 def design(terms: Sequence[tuple[int, ...]], values: Sequence[FloatArray], n: int) -> FloatArray:
-    """(P, n) values of the terms."""
+    """Returns the values of the terms, (P, n)."""
     return np.array([_product(term, values) if term else np.ones(n) for term in terms])
 
 
@@ -253,7 +253,7 @@ def pair_terms_of(covariates: Sequence[Covariate]) -> PairTerms:
 
 
 def ridge_of(terms: Sequence[tuple[int, ...]]) -> FloatArray:
-    """(P,) rows that no slope counts for; none for the constant."""
+    """Returns for how many rows no slope counts, (P,); none for the constant."""
     return np.array([(0.0, LINEAR_RIDGE, PRODUCT_RIDGE)[len(term)] for term in terms])
 
 

@@ -278,7 +278,7 @@ class _CellFit:
         return own, self.correlation(known + own[:, None], here)
 
     def level(self, known: FloatArray, here: BoolArray, share: float, least: float) -> FloatArray:
-        """Log of the factor on known variances that some rows ask for, drawn to none; (K,).
+        """Finds the log of the factor on known variances that some rows ask for, drawn to none; (K,).
 
         known  (K, n)
         here   (n,)
@@ -297,7 +297,7 @@ class _CellFit:
         return found
 
     def correlation(self, known: FloatArray, here: BoolArray) -> _Correlation:
-        """Correlations of some errors; of none where a dimension has no error in them."""
+        """Finds the correlations of some errors; of none where a dimension has no error in them."""
         z = uncut(self.error[:, here] * np.exp(-0.5 * known[:, here]), self.objective)
         if not z.any(axis=1).all():
             return _Correlation(np.eye(len(z)), 0.0)
