@@ -138,7 +138,10 @@ class Layout(Documented):
         return cosine, sine
 
     def bearing(self, mean: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Computes the range of each detection, and cosine and sine of its bearing, all (n,); of 0 is 1, 0."""
+        """Computes the range of each detection, and cosine and sine of its bearing, all (n,).
+
+        At range 0 these are 1 and 0.
+        """
         x, y = (mean[:, i] for i in self.position)
         distance = np.sqrt(x * x + y * y)
         somewhere = distance > 0
