@@ -278,7 +278,7 @@ class _CellFit:
         return own, self.correlation(known + own[:, None], here)
 
     def level(self, known: FloatArray, here: BoolArray, share: float, least: float) -> FloatArray:
-        """Finds the log of the factor on known variances that some rows ask for, drawn to none; (K,).
+        """Finds the log of the factor on variances that some rows ask for, drawn to none; (K,).
 
         known  (K, n)
         here   (n,)
