@@ -72,6 +72,11 @@ def marked(name: str) -> str:
     return f"{name}, {NO_COVARIANCE}" if name and name != ALL else NO_COVARIANCE
 
 
+def unmarked(name: str) -> str:
+    """Names the slice of what comes with a covariance, beside the one of this name."""
+    return ALL if name == NO_COVARIANCE else name.removesuffix(f", {NO_COVARIANCE}")
+
+
 def is_bare(name: str) -> bool:
     """Tells whether the detections of a slice come without a covariance, by its name or label."""
     plain = _TOLD_APART.sub("", name)

@@ -14,8 +14,9 @@ import numpy as np
 
 from monitor.frames.cholesky import factorise, positive_definite
 from monitor.frames.detections import Estimates
-from monitor.frames.slices import ALL, RangeBuckets, SliceBy
+from monitor.frames.slices import ALL, RangeBuckets, SliceBy, unmarked
 from monitor.frames.space import BoolArray, IntArray, Space, unpacked_covariances
+from monitor.recalibration.estimated.regression import CovarianceRegression
 from monitor.recalibration.fit_rows import Evidence, FitRows, FitSums
 from monitor.recalibration.fitting import FITTINGS, FitSlice, Parts
 from monitor.recalibration.recalibrator import UnfitData
@@ -32,6 +33,7 @@ _Names = tuple[str, str, str]
 class StateEvidence:
     """All slices of one space in a state, as sent by the detectors.
 
+    space   its covariances are assumed where a method estimates some, and all others were sent
     slices  those in which detections were labelled
     ranges  the buckets, if range tells slices apart
     """
@@ -42,13 +44,18 @@ class StateEvidence:
     ranges: RangeBuckets | None
 
     @classmethod
-    def of(cls, state: StatisticsState, dimensions: Sequence[str] | None = None) -> StateEvidence:
+    def of(
+        cls, state: StatisticsState, method: str, dimensions: Sequence[str] | None = None
+    ) -> StateEvidence:
         """Chooses the slices of some dimensions; without these, the only ones that there are.
+
+        Covariances that were sent never meet assumed ones: a method that estimates is fitted on
+        the detections without a covariance, if there are any, and all others on those with one.
 
         Raises UnfitData unless the state has labelled detections of one such space.
         """
         labelled = [entry for entry in state.slices if entry.n]
-        spaces = list(dict.fromkeys(entry.space for entry in labelled))
+        spaces = list(dict.fromkeys(entry.space.with_sent for entry in labelled))
         wanted = [one for one in spaces if dimensions is None or one.names == tuple(dimensions)]
         if len(wanted) != 1:
             there = " and ".join(",".join(one.names) for one in spaces) or "no labelled detections"
@@ -57,6 +64,14 @@ class StateEvidence:
                 "Choose one by --dimensions, or merge only states of streams with equal headers."
             )
         (space,) = wanted
+        estimates, held = FITTINGS[method].estimates, {entry.space for entry in labelled}
+        if not estimates and space not in held:
+            raise UnfitData(
+                f"no labelled detection of the state has a covariance, which {method} corrects. "
+                f"Give --method {CovarianceRegression.method}, which estimates one."
+            )
+        if estimates and space.with_assumed in held:
+            space = space.with_assumed
         slicing, ranges = state.slicing, None
         if slicing.range_edges:
             ranges = RangeBuckets(slicing.range_edges, slicing.range_dimensions)
@@ -89,7 +104,7 @@ class StateEvidence:
 
     def _names(self, entry: SliceState, slicing: Slicing) -> _Names:
         """Tells the parts of a slice from its name, which joins them by slashes."""
-        by, rest, bucket = set(slicing.by), entry.name, ""
+        by, rest, bucket = set(slicing.by), unmarked(entry.name), ""
         if entry.overflow or rest == ALL:
             return "", "", ""
         if self.ranges is not None and self.ranges.measures(self.space):

@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from monitor.commands.held_out import score_of
-from monitor.frames.slices import NO_COVARIANCE, marked
+from monitor.frames.slices import NO_COVARIANCE, marked, unmarked
 from monitor.frames.space import BoolArray
 from monitor.recalibration.recalibrator import Identity
 from monitor.recalibration.selection import Selection
@@ -22,9 +22,6 @@ from monitor.store.gaussians import ASSUMED_DEVIATION
 from monitor.store.recordings import Recording
 
 T = TypeVar("T")
-
-# How the names of slices without a covariance end.
-_ENDING = f", {NO_COVARIANCE}"
 
 
 def without_covariances(recording: Recording, deviations: Mapping[str, float] | None) -> Recording:
@@ -70,7 +67,9 @@ def plainly_named(selection: Selection) -> Selection:
 
 def _plain(found: Mapping[str, T]) -> dict[str, T]:
     return {
-        name.removesuffix(_ENDING): one for name, one in found.items() if name.endswith(_ENDING)
+        unmarked(name): one
+        for name, one in found.items()
+        if name.endswith(NO_COVARIANCE) and name != NO_COVARIANCE
     }
 
 

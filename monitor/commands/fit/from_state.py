@@ -35,7 +35,8 @@ def evidence_of(options: argparse.Namespace) -> StateEvidence:
             f"{options.method} is fitted to the class probabilities of each detection, and "
             f"{options.file} has sums alone. Fit the raw logs."
         )
-    return StateEvidence.of(read_state(Path(options.file)).state, options.dimensions)
+    state = read_state(Path(options.file)).state
+    return StateEvidence.of(state, options.method, options.dimensions)
 
 
 def told_of(found: StateEvidence) -> str:
