@@ -38,11 +38,15 @@ in 95 %  share of errors within the 95 % interval of their σ"""
 
 def verdict_lines(verdicts: Sequence[Verdict], *, full: bool) -> str:
     """Writes a sentence for each verdict; unless `full`, only so many."""
-    shown = verdicts if full else verdicts[:MOST_VERDICTS]
-    lines = [verdict.sentence for verdict in shown]
-    if len(shown) < len(verdicts):
-        lines.append(f"… and {len(verdicts) - len(shown)} more: --full says them all.")
-    return "\n".join(lines)
+    return "\n".join(shortened([verdict.sentence for verdict in verdicts], full=full))
+
+
+def shortened(sentences: Sequence[str], *, full: bool) -> list[str]:
+    """Keeps so many sentences; all if `full`."""
+    shown = list(sentences if full else sentences[:MOST_VERDICTS])
+    if len(shown) < len(sentences):
+        shown.append(f"… and {len(sentences) - len(shown)} more: --full says them all.")
+    return shown
 
 
 def mixture(by: Sequence[str], classes: Sequence[str]) -> str:

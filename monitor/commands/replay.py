@@ -50,7 +50,7 @@ from monitor.commands.sending import (
 from monitor.commands.sidecar_client import Client, SidecarUnavailable, access_of, add_access, ask
 from monitor.config import Config, Mode, load
 from monitor.drift.alarms import SliceStanding
-from monitor.frames.slices import TOTAL, SliceBy
+from monitor.frames.slices import SliceBy, is_total
 from monitor.recalibration.selection import IDENTITY, Selection
 from monitor.v1 import calibration_pb2
 from monitor.v1.perception_monitor_pb2 import GetCalibrationResponse
@@ -311,13 +311,15 @@ def as_json(calibration: GetCalibrationResponse) -> dict[str, Any]:
         entry.slice: {_STAGES[stage.stage]: _measures(stage) for stage in entry.stages}
         for entry in _ordered(calibration)
     }
-    total = by_name.pop(TOTAL, None)
+    # Of what came with a covariance, or without where none did.
+    whole = next(filter(is_total, by_name), None)
+    total = None if whole is None else by_name.pop(whole)
     return {"tau": list(calibration.tau), "slices": by_name, "total": total}
 
 
 def _ordered(calibration: GetCalibrationResponse) -> list[calibration_pb2.SliceCalibration]:
-    """Slices by name, the total last; they come in the order in which they were first seen."""
-    return sorted(calibration.slices, key=lambda entry: (entry.slice == TOTAL, entry.slice))
+    """Slices by name, totals last; they come in the order in which they were first seen."""
+    return sorted(calibration.slices, key=lambda entry: (is_total(entry.slice), entry.slice))
 
 
 def _measures(stage: calibration_pb2.StageCalibration) -> dict[str, Any]:

@@ -12,14 +12,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from monitor.frames.space import FloatArray, IntArray
+from monitor.frames.space import FloatArray, IntArray, Space
 from monitor.statistics.clusters import design_effect_of_rows
-from monitor.statistics.measures import plain
+from monitor.statistics.measures import Evaluation, plain
 from monitor.statistics.verdicts import (
     FEWEST_TO_JUDGE,
     MATTERS,
+    in_figures,
     mean_interval,
+    numbered_tracks,
     ratio_interval,
+    verdicts_of_sums,
 )
 
 # Shares of Gaussian errors beyond 2 and 3 RMSE, and the 99 % quantile of their size over it.
@@ -35,6 +38,8 @@ _SLIGHT = 0.2
 _MOST_TOLD = 6
 
 _LEVEL = 0.99
+
+_UNKNOWN = math.nan, math.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +88,9 @@ class Errors:
         if not self.known:
             return f"Too little data to say how sure this is: {FEWEST_TO_JUDGE} tracks are needed."
         if upper < self.assumed / MATTERS:
-            return f"{tracker} is {_times(self.assumed / self.rmse)} times too wide."
+            return f"{tracker} is {in_figures(self.assumed / self.rmse)} times too wide."
         if lower > self.assumed * MATTERS:
-            return f"{tracker} is {_times(self.rmse / self.assumed)} times too narrow."
+            return f"{tracker} is {in_figures(self.rmse / self.assumed)} times too narrow."
         close = lower * MATTERS >= self.assumed >= upper / MATTERS
         return f"{tracker} {'is' if close else 'may be'} about right."
 
@@ -173,23 +178,18 @@ def errors_of(
     track         (n,) number of the track, −1 where unknown; None where none is known
     """
     n, k = error.shape
-    cluster, tracks = np.arange(n), None
+    cluster, tracks = numbered_tracks(n, track)
     square = np.square(error)
     mean_square = square.mean(axis=0)
     effect = np.ones(k)
-    if track is not None and (track >= 0).any():
-        # A row without a track is one of its own.
-        alone = track.max(initial=-1) + 1 + np.arange(n)
-        _, cluster = np.unique(np.where(track < 0, alone, track), return_inverse=True)
-        tracks = int(cluster.max()) + 1
+    if tracks is not None:
         unit = np.where(mean_square > 0, mean_square, 1.0)
         effect = design_effect_of_rows(square / unit, np.ones(k), cluster)
     enough = (n if tracks is None else tracks) >= FEWEST_TO_JUDGE
-    unknown = math.nan, math.nan
     found = []
     for i, name in enumerate(names):
         rmse, size = math.sqrt(mean_square[i]), np.abs(error[:, i])
-        lower, upper = ratio_interval(square[:, i], cluster) if enough else unknown
+        lower, upper = ratio_interval(square[:, i], cluster) if enough else _UNKNOWN
         none = rmse == 0
         found.append(
             Errors(
@@ -197,7 +197,7 @@ def errors_of(
                 unit=units[i],
                 assumed=float(assumed[i]),
                 bias=float(error[:, i].mean()),
-                bias_interval=mean_interval(error[:, i], cluster) if enough else unknown,
+                bias_interval=mean_interval(error[:, i], cluster) if enough else _UNKNOWN,
                 rmse=rmse,
                 rmse_interval=(math.sqrt(lower), math.sqrt(upper)),
                 beyond=(float((size > 2 * rmse).mean()), float((size > 3 * rmse).mean())),
@@ -209,6 +209,31 @@ def errors_of(
     correlation, interval = _correlations(error, covariance, cluster, enough=enough)
     worth = n / float(effect.max())
     return GroupErrors(group, n, tracks, worth, tuple(found), covariance, correlation, interval)
+
+
+def errors_of_sums(space: Space, found: Evaluation) -> tuple[Errors, ...]:
+    """Measures a group of rows whose sums are known, at least one; their tails are not: NaN.
+
+    Its rows share one assumed σ, so that the RMSE is as sure as its ratio to that, of verdicts.
+    """
+    return tuple(
+        Errors(
+            dimension=verdict.dimension,
+            unit=verdict.unit,
+            assumed=one.rmv,
+            bias=verdict.bias,
+            bias_interval=verdict.bias_interval if verdict.enough else _UNKNOWN,
+            rmse=verdict.rmse,
+            rmse_interval=(one.rmv * lower, one.rmv * upper) if verdict.enough else _UNKNOWN,
+            beyond=_UNKNOWN,
+            quantile=math.nan,
+            kurtosis=one.kurtosis,
+        )
+        for verdict, one in zip(
+            verdicts_of_sums(space, found), found.dimensions.values(), strict=True
+        )
+        for lower, upper in [verdict.interval]
+    )
 
 
 def _correlations(
@@ -244,7 +269,3 @@ def _within(interval: tuple[float, float], form: str) -> str:
     if not (math.isfinite(lower) and math.isfinite(upper)):
         return ""
     return f" ({format(lower, form)} to {format(upper, form)})"
-
-
-def _times(factor: float) -> str:
-    return f"{factor:.2g}" if factor < 10 else f"{factor:,.0f}"

@@ -136,12 +136,14 @@ class Verdict:
         return f"{where}: {self._found()} ({self._basis()}){self._also()}."
 
     def _found(self) -> str:
-        times, slightly = _times(self.factor), "" if self.matters else "slightly "
+        times, slightly = in_figures(self.factor), "" if self.matters else "slightly "
         match self.finding:
             case Finding.OVERCONFIDENT:
                 return f"{slightly}overconfident, σ is {times} times too small"
             case Finding.UNDERCONFIDENT:
-                return f"{slightly}underconfident, σ is {_times(1 / self.factor)} times too large"
+                return (
+                    f"{slightly}underconfident, σ is {in_figures(1 / self.factor)} times too large"
+                )
             case Finding.CALIBRATED:
                 lower, upper = self.interval
                 within = "" if lower <= 1 <= upper else f" within the tolerance of {MATTERS:.2f}"
@@ -167,7 +169,7 @@ class Verdict:
         lower, upper = self.interval
         if self.finding is Finding.UNDERCONFIDENT:
             lower, upper = 1 / upper, 1 / lower
-        return f"95 %: {_times(lower)} to {_times(upper)}; {basis}"
+        return f"95 %: {in_figures(lower)} to {in_figures(upper)}; {basis}"
 
     @property
     def offset(self) -> str:
@@ -178,7 +180,9 @@ class Verdict:
     def _also(self) -> str:
         also = ""
         if self.enough and self.factor > _OUTLIERS * self.typical:
-            also += f"; the tails are heavy, a typical error is {_times(self.typical)} times σ's"
+            also += (
+                f"; the tails are heavy, a typical error is {in_figures(self.typical)} times σ's"
+            )
         if self.biased:
             also += f"; {self.dimension} is off by {self.offset}, which no σ mends"
         if self.unranked:
@@ -313,8 +317,9 @@ def _enough(rows: int, tracks: int | None) -> bool:
     return (rows if tracks is None else tracks) >= FEWEST_TO_JUDGE
 
 
-def _times(factor: float) -> str:
-    return f"{factor:.2f}" if factor < 9.95 else f"{factor:.0f}"
+def in_figures(factor: float) -> str:
+    """Writes a factor, such as 1.80, for "times too small"."""
+    return f"{factor:.2f}" if factor < 9.95 else f"{factor:,.0f}"
 
 
 def _number(value: float) -> float | None:

@@ -12,10 +12,17 @@ import pytest
 import yaml
 
 from monitor import apply, evaluate, fit
+from monitor.commands.merge import write_state
 from monitor.commands.sending import sequences
-from monitor.frames.slices import NO_COVARIANCE
+from monitor.frames.slices import NO_COVARIANCE, marked
+from monitor.frames.space import plain_space
 from monitor.recalibration.recalibrator import Identity
+from monitor.statistics.bins import Binning
+from monitor.statistics.clusters import cluster_id
+from monitor.statistics.state import SliceState, Stages, StatisticsState, observe
+from monitor.statistics.windows import Windows
 from monitor.store.recordings import read_recording
+from monitor.store.statistics_state import StoredState
 from tests.commands.documents import document
 from tests.commands.recordings import DIMENSIONS, error, table_file
 from tests.commands.spoken import refused, spoken
@@ -95,7 +102,7 @@ def test_the_text_says_what_is_missing_what_is_measured_and_what_to_do(bare):
     assert head == "The file has no covariances: their errors are measured."
     assert re.match(r"car, x: 0\.\d+ RMSE \(0\.\d+ to 0\.\d+\), off by [+-]", lines[0])
     assert "A tracker that assumes 1 may be about right." in lines[0]
-    assert re.search(r"car, z: .* A tracker that assumes 1 is \d+(\.\d)? times too wide\.", out)
+    assert re.search(r"car, z: .* A tracker that assumes 1 is \d+(\.\d+)? times too wide\.", out)
     (fits,) = (line for line in lines if line.startswith("Do: "))
     assert fits.endswith(
         f"fit {bare} --method residual-covariance --by class,range --output model.json"
@@ -167,6 +174,51 @@ def test_without_ground_truth_there_is_nothing_to_measure(tmp_path, text, senten
     path = tmp_path / "nothing.csv"
     path.write_text(text)
     assert sentence in refused_line("evaluate", path)
+
+
+def test_of_a_state_only_covariances_that_were_sent_or_estimated_are_judged(rows, tmp_path):
+    cars = rows.of(rows.labelled & (rows.class_name == "car"))
+    space, found = plain_space(("x", "y"), "m"), error(cars)[:, :2]
+    tracks = cluster_id((cars.track,))
+
+    def sums(space, variance):
+        return observe(
+            space, Binning(), found, np.tile(variance * np.eye(2), (cars.n, 1, 1)), tracks
+        )
+
+    def written(*kinds):
+        path, slices = tmp_path / f"{len(kinds)}{kinds[0]}.state", []
+        for kind in kinds:
+            one = space if kind == "sent" else space.with_assumed
+            raw = sums(one, 0.04 if kind == "sent" else 1.0)
+            made = sums(one, 0.04) if kind == "estimated" else raw
+            for name in ("car", "van") if kind != "estimated" else ("bus",):
+                name = marked(name) if one.assumed else name
+                slices.append(SliceState(name, one, False, {(1, 0): Stages(raw, made)}))
+        windows = Windows((60_000_000_000,), 6)
+        write_state(path, StoredState(StatisticsState(Binning(), windows, None, tuple(slices))))
+        return path
+
+    both, bare = written("sent", "assumed", "estimated"), written("assumed")
+    told = json.loads(said("evaluate", both, "--json")[0])
+    assert {one["group"] for one in told["verdicts"]} == {
+        *("car", "van"),
+        "bus, no covariance, as forwarded",
+    }
+    sent = json.loads(said("evaluate", written("sent"), "--json")[0])
+    assert (told["rows"], told["joint"]) == (sent["rows"], sent["joint"])
+    assert "without_covariance" not in sent
+    errors = {one["group"]: one for one in told["without_covariance"]["groups"]}
+    assert errors.keys() == {f"{name}, {NO_COVARIANCE}" for name in ("bus", "car", "van")}
+    x = errors["car, no covariance"]["dimensions"]["x"]
+    assert x["rmse"] == pytest.approx(np.sqrt(np.square(found[:, 0]).mean()))
+    assert x["rmse_interval"][0] < x["rmse"] < x["rmse_interval"][1]
+    assert x["bias"] == pytest.approx(found[:, 0].mean())
+    assert x["beyond_2_rmse"] is None
+    text = said("evaluate", bare)[0]
+    assert "confident" not in text
+    assert "Car" not in text and re.search(r"car, no covariance, x: 0\.\d+ m RMSE \(", text)
+    assert refused_line("evaluate", bare, "--fail-if", "sigma_factor > 1")
 
 
 # ---- fit
@@ -367,7 +419,8 @@ def test_frames_of_a_replay_carry_no_covariance_that_the_file_lacks(bare, mixed)
 
 def test_a_replay_has_slices_of_their_own_and_fills_them(bare, model):
     found = json.loads(said("replay", bare, "--recalibrator", model, "--json")[0])
-    classes = ("car", "cyclist", "pedestrian", "total")
+    classes = ("car", "cyclist", "pedestrian")
+    assert found["total"]["raw"]["n"] == sum(one["raw"]["n"] for one in found["slices"].values())
     assert found["slices"].keys() == {f"{name}, {NO_COVARIANCE}" for name in classes}
     offline = json.loads(said("evaluate", bare, "--model", model, "--json")[0])
     car = found["slices"]["car, no covariance"]

@@ -58,8 +58,8 @@ def test_intervals_cover_what_they_promise():
 @pytest.mark.parametrize(
     ("assumed", "words"),
     [
-        (1.0, "A tracker that assumes 1 m is 3.3 times too wide."),
-        (0.1, "A tracker that assumes 0.1 m is 3 times too narrow."),
+        (1.0, "A tracker that assumes 1 m is 3.33 times too wide."),
+        (0.1, "A tracker that assumes 0.1 m is 3.00 times too narrow."),
         (0.3, "A tracker that assumes 0.3 m is about right."),
         (0.4, "A tracker that assumes 0.4 m may be about right."),
     ],

@@ -24,7 +24,7 @@ from monitor.commands.doctor.rules import (
 from monitor.drift.alarms import Counted, DriftState, alarm_sentence, hours, size_of_error
 from monitor.drift.bets import Severity as Urgency
 from monitor.drift.evidence import Scale
-from monitor.frames.slices import TOTAL, is_bare, is_total
+from monitor.frames.slices import is_bare, is_total
 from monitor.promotion.records import TrialState
 
 # As in deploy/prometheus/*alert_rules.yml; tests/commands/doctor/test_advice.py compares them.
@@ -319,7 +319,7 @@ def no_alarm(seen: Observation) -> str:
     states = {
         (labels.get("slice"), labels.get("severity")): state
         for labels, state in seen.now.rows("drift_state")
-        if labels.get("slice") != TOTAL
+        if not is_total(labels.get("slice", ""))
     }
     if seen.last.samples is None:
         return "no alarm" if seen.drift.given else ""

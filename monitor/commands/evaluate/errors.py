@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from monitor.commands.evaluation_tables import MOST_VERDICTS, short
+from monitor.commands.evaluation_tables import short, shortened
 from monitor.commands.options import table
 from monitor.commands.pages.report_page import Section
 from monitor.commands.recordings import Usable
@@ -101,10 +101,7 @@ def errors_table(errors: WithoutCovariance, fit: str, *, full: bool) -> str:
     full  say all groups in words, and their matrices of correlations
     """
     head, *sentences = errors.said
-    shown = sentences if full else sentences[:MOST_VERDICTS]
-    if len(shown) < len(sentences):
-        shown.append(f"… and {len(sentences) - len(shown)} more: --full says them all.")
-    lines = [head, *shown, f"Do: calibration-monitor fit {fit}"]
+    lines = [head, *shortened(sentences, full=full), f"Do: calibration-monitor fit {fit}"]
     lines.append(
         "    It estimates the covariances that are missing, and judges them on held-out tracks."
     )

@@ -20,12 +20,12 @@ from monitor import __version__
 from monitor.commands.merge import write_state
 from monitor.commands.options import plain, write_output
 from monitor.commands.pages.report_page import Slice, file_hash
-from monitor.commands.report.live import Seen, alarms_of, is_sum, slices_of
+from monitor.commands.report.live import Seen, alarms_of, slices_of
 from monitor.config import InvalidConfiguration, load
 from monitor.drift.alarms import Alarm, alarm_sentence
 from monitor.drift.bets import Severity
 from monitor.figures.evaluations import factors
-from monitor.frames.slices import TOTAL
+from monitor.frames.slices import TOTAL, is_total
 from monitor.promotion.records import Record
 from monitor.statistics.measures import mean_square_band
 from monitor.store.statistics_state import StoredState
@@ -131,7 +131,7 @@ def indicators(slices: Sequence[Slice], alarms: Sequence[Alarm]) -> Iterator[Ind
         metric="pages that stay",
         slice=TOTAL,
         window="now",
-        n=sum(one.last.rows for one in slices if not is_sum(one.name)),
+        n=sum(one.last.rows for one in slices if not is_total(one.name)),
         n_eff=math.nan,
         value=float(len(pages)),
         interval=None,

@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from itertools import groupby
 from typing import TypeVar
 
 import numpy as np
@@ -23,7 +22,7 @@ from monitor.figures.evaluations import JOINT, factors
 from monitor.figures.svg import Figure, number
 from monitor.figures.tables import Table
 from monitor.figures.timeline import Line, Mark, timeline
-from monitor.frames.slices import TOTAL, label, marked
+from monitor.frames.slices import TOTAL, is_total, label
 from monitor.frames.space import FloatArray
 from monitor.frames.status import Status
 from monitor.promotion.records import SWAPS
@@ -130,21 +129,13 @@ def slices_of(statistics: StatisticsState, cut: BinCut = EQUAL_COUNT) -> Iterato
         taken.add(name)
         if one.panes:
             yield _slice(name, cut, one)
-    for _, group in groupby(sorted(held, key=_dimensions), key=_dimensions):
-        several = list(group)
+    taken.discard(TOTAL)
+    for space in dict.fromkeys(one.space for one in held):
+        several = [one for one in held if one.space == space]
         if len(several) > 1:
-            name = TOTAL if len(held) == len(several) else f"{TOTAL} of {_dimensions(several[0])}"
+            name = label(TOTAL, space, taken)
+            taken.add(name)
             yield _slice(name, cut, *several)
-
-
-def is_sum(slice: str) -> bool:
-    """Says whether a slice of a report is the sum of others."""
-    return slice == TOTAL or slice.startswith(f"{TOTAL} of ")
-
-
-def _dimensions(one: SliceState) -> str:
-    names = ", ".join(one.space.names)
-    return marked(names) if one.space.assumed else names
 
 
 def _slice(name: str, cut: BinCut, *parts: SliceState) -> Slice:
@@ -188,7 +179,7 @@ def verdict(
     if not judged and not alarms:
         yield Said("ticket", "Nothing can be judged: too little ground truth has come.")
         return
-    single = [one for one in judged if not is_sum(one.name)]
+    single = [one for one in judged if not is_total(one.name)]
     for one in single:
         if one.assumed:
             yield Said("note", f"{one.name}: {assumption(one.space, one.last)}.")
