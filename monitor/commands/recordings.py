@@ -480,10 +480,18 @@ RANGE_EDGES = (20.0, 40.0, 60.0)
 RANGE_DIMENSIONS = ("x", "y", "z")
 
 
-def ranges_of(space: Space, edges: tuple[float, ...] = RANGE_EDGES) -> RangeBuckets:
+def ranges_of(space: Space, edges: tuple[float, ...] | None = None) -> RangeBuckets | None:
+    """Makes the buckets of the range, by RANGE_EDGES unless others are given; None where the space
+    has no position.
+    """
+    ranges = RangeBuckets(edges or RANGE_EDGES, RANGE_DIMENSIONS)
+    return ranges if ranges.measures(space) else None
+
+
+def ranges_by(space: Space, edges: tuple[float, ...] | None = None) -> RangeBuckets:
     """Makes the buckets of `--by range`. Raises ValueError where no dimension has a range."""
-    ranges = RangeBuckets(edges, RANGE_DIMENSIONS)
-    if ranges.labels(space) == ("",):
+    ranges = ranges_of(space, edges)
+    if ranges is None:
         raise ValueError(
             f"--by range: the range is the norm of {', '.join(RANGE_DIMENSIONS)}, and the file is "
             f"read with {', '.join(space.names)}. Leave range out of --by."

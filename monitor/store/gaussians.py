@@ -7,7 +7,7 @@ verbs to say. What else a file holds of a row is read in recordings.py.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from pathlib import Path
@@ -43,6 +43,11 @@ ONE_A_ROW = ("class", "seq", "frame", "stamp_ns", "t", "score", "track", "gt_id"
 # Standard deviation that stands in where a file gives none, in the unit of the dimension: what the
 # tracker takes by default, [tracker] missing_deviation.
 ASSUMED_DEVIATION = 1.0
+
+
+def assumed_deviations(names: Sequence[str], stated: Mapping[str, float] | None) -> FloatArray:
+    """Gives the σ (K,) of rows without a variance; `stated` as of --assume-std, by dimension."""
+    return np.array([(stated or {}).get(name, ASSUMED_DEVIATION) for name in names])
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,10 +204,10 @@ class ColumnGaussians:
         covariance = np.zeros((n, k, k))
         has_truth = any(f"gt_{name}" in there for name in names)
         diagonal, bare = True, self._bare(names, rows)
-        known = np.flatnonzero(~bare)
+        known, sigma = np.flatnonzero(~bare), assumed_deviations(names, self.assumed)
         for i, name in enumerate(names):
             mean[:, i] = self.columns.floats(name, rows)
-            covariance[bare, i, i] = self._deviation(name) ** 2
+            covariance[bare, i, i] = sigma[i] ** 2
             covariance[known, i, i] = self._variance(name, rows[known])
             if has_truth:
                 truth[:, i] = self.columns.floats(f"gt_{name}", rows, np.nan)
@@ -223,11 +228,6 @@ class ColumnGaussians:
             if isinstance(column, str):
                 bare &= self.columns.blank(column)[rows]
         return bare
-
-    def _deviation(self, name: str) -> float:
-        """Gives the σ that is assumed in rows without a variance."""
-        spread = self.spread[name]
-        return self.assumed.get(name, ASSUMED_DEVIATION) if isinstance(spread, str) else spread
 
     def _variance(self, name: str, rows: IntArray) -> FloatArray:
         spread = self.spread[name]
@@ -366,8 +366,7 @@ class ArrayGaussians:
             covariance[:, step, step] = np.nan
         # A row of NaN has no covariance; a single NaN is a mistake in one.
         bare: BoolArray = np.asarray(np.isnan(covariance[:, step, step]).all(axis=1))
-        assumed = [self.deviations.get(name, ASSUMED_DEVIATION) for name in names]
-        covariance[bare] = np.diag(np.square(assumed))
+        covariance[bare] = np.diag(np.square(assumed_deviations(names, self.deviations)))
         if not diagonal:
             self._check_symmetry(covariance, rows)
         return Gaussians(mean, covariance, diagonal, truth, bare)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from monitor.commands.options import shown
-from monitor.commands.recordings import RANGE_DIMENSIONS, RANGE_EDGES, parts_of, ranges_of
-from monitor.frames.slices import RangeBuckets, SliceBy, marked
+from monitor.commands.recordings import RANGE_EDGES, parts_of, ranges_by, ranges_of
+from monitor.frames.slices import SliceBy, marked
 from monitor.frames.space import BoolArray
 from monitor.store.recordings import OBJECT, Recording
 
@@ -26,7 +26,7 @@ def divided(
             found, index = np.unique(recording.beside[part], return_inverse=True)
             values = tuple(found.tolist())
         else:
-            ranges = ranges_of(recording.space) if part == SliceBy.RANGE else None
+            ranges = ranges_by(recording.space) if part == SliceBy.RANGE else None
             parts = parts_of(recording, ranges)
             values, index = parts.names[SliceBy(part)], parts.index[SliceBy(part)]
         if not by and values == (OBJECT,):
@@ -67,6 +67,5 @@ def apart_from_filled(
 def finer_parts(recording: Recording) -> tuple[SliceBy, ...]:
     """Divides errors by class and range, where rows have them and groups are not too many."""
     by = () if recording.classes == (OBJECT,) else (SliceBy.CLASS,)
-    ranges = RangeBuckets(RANGE_EDGES, RANGE_DIMENSIONS)
     few = len(recording.classes) * (len(RANGE_EDGES) + 1) <= _MOST_GROUPS
-    return (*by, SliceBy.RANGE) if few and ranges.measures(recording.space) else by
+    return (*by, SliceBy.RANGE) if few and ranges_of(recording.space) else by

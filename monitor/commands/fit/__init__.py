@@ -55,7 +55,7 @@ from monitor.commands.recordings import (
     estimates_of,
     numbered_tracks,
     parts_of,
-    ranges_of,
+    ranges_by,
     read_selected,
     to_standard_error,
     usable_truth,
@@ -391,7 +391,7 @@ def _previous(options: argparse.Namespace, space: Space) -> Selection | None:
 def _ranges(options: argparse.Namespace, space: Space) -> RangeBuckets | None:
     if SliceBy.RANGE not in (options.by or ()):
         return None
-    return ranges_of(space, options.range_edges or RANGE_EDGES)
+    return ranges_by(space, options.range_edges)
 
 
 def _slices(

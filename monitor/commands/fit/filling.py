@@ -18,7 +18,7 @@ from monitor.frames.slices import NO_COVARIANCE, marked, unmarked
 from monitor.frames.space import BoolArray
 from monitor.recalibration.recalibrator import Identity
 from monitor.recalibration.selection import Selection
-from monitor.store.gaussians import ASSUMED_DEVIATION
+from monitor.store.gaussians import assumed_deviations
 from monitor.store.recordings import Recording
 
 T = TypeVar("T")
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 def without_covariances(recording: Recording, deviations: Mapping[str, float] | None) -> Recording:
     """Assumes a covariance for every row, whatever was sent; `deviations` as of --assume-std."""
-    sigma = [(deviations or {}).get(name, ASSUMED_DEVIATION) for name in recording.space.names]
+    sigma = assumed_deviations(recording.space.names, deviations)
     return replace(
         recording,
         space=recording.space.with_assumed,

@@ -16,13 +16,12 @@ import numpy as np
 from monitor.commands.apply import recalibrate_gaussians
 from monitor.commands.fit.filling import without_covariances
 from monitor.commands.recordings import (
-    RANGE_DIMENSIONS,
-    RANGE_EDGES,
     numbered_tracks,
     parts_of,
+    ranges_of,
     usable_truth,
 )
-from monitor.frames.slices import RangeBuckets, SliceBy
+from monitor.frames.slices import SliceBy
 from monitor.frames.space import IntArray
 from monitor.recalibration.estimated.covariates import Axes, Layout
 from monitor.recalibration.recalibrator import UnfitData
@@ -55,8 +54,7 @@ def r_table(selection: Selection, recording: Recording, options: argparse.Namesp
     made = recalibrate_gaussians(selection, bare).recording
     estimated = usable[~made.assumed[usable]]
     space, tracks = bare.space, numbered_tracks(bare)
-    ranges = RangeBuckets(options.range_edges or RANGE_EDGES, RANGE_DIMENSIONS)
-    parts = parts_of(bare, ranges if ranges.measures(space) else None)
+    parts = parts_of(bare, ranges_of(space, options.range_edges))
     by_class, by_range = (parts.index[part] for part in (SliceBy.CLASS, SliceBy.RANGE))
     lines = [
         f"recalibrator: {_text(selection.version)}",
