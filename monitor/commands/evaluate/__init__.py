@@ -72,7 +72,6 @@ from monitor.commands.recordings import (
     Usable,
     add_most_refused,
     add_selection,
-    as_stated,
     names_in,
     numbered_tracks,
     overlaps,
@@ -403,7 +402,7 @@ def measured(
 
     dimensions = () if model is None else model.dimensions
     recording = read_selected(options.file, options, beside, remark, dimensions)
-    recording = before = recording if model is None else stated(model, recording, options)
+    recording = before = stated(model, recording, options)
     made = None if model is None else recalibrate_gaussians(model, recording)
     shaped = None
     if made is not None:
@@ -422,7 +421,7 @@ def measured(
         raise EvaluationError(f"nothing to evaluate: {usable.told()}. {usable.remedy(recording)}")
 
     # Errors of what was sent without a covariance are measured; a covariance is not judged.
-    judged = usable.rows & ~as_stated(recording, options).assumed
+    judged = usable.rows & ~recording.assumed
     tracks = numbered_tracks(recording)
     overlap = overlaps(recording, judged)
 
