@@ -82,6 +82,16 @@ def format_of(path: Path) -> Format:
     return Format.TABLE
 
 
+def is_global(file: object, kind: Format | None) -> bool:
+    """Tells whether places of a file are those of a map, and not seen from the vehicle.
+
+    kind  of the file; None: by its look
+    """
+    if kind is None and isinstance(file, str | Path) and str(file).endswith(".json"):
+        kind = format_of(Path(file))
+    return kind is Format.NUSCENES
+
+
 def box_of(kind: Format, names_here: Mapping[str, str]) -> tuple[str, ...]:
     """Names a box seen from above in the columns of a format, as they are renamed by --map."""
     return BOX if kind is not Format.KITTI else _renamed(_CAMERA_BOX, names_here)

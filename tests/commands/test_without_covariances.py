@@ -495,6 +495,28 @@ def test_a_file_of_kitti_is_warned_of_its_axes(tmp_path):
 
 
 # ---- Python
+def test_a_file_of_nuscenes_is_warned_of_its_origin(tmp_path):
+    random = np.random.default_rng(3)
+    files = []
+    for sigma in (0.1, 0.0):
+        boxes: dict[str, list[object]] = {}
+        for i in range(240):
+            place = [900.0 + i, 500.0, 1.0]
+            token, seen = f"{i // 12:02}", [value + random.normal(0, sigma) for value in place]
+            box: dict[str, object] = {
+                "sample_token": token,
+                "translation": seen,
+                "size": [1.8, 4.5, 1.5],
+            }
+            box |= {"rotation": [1, 0, 0, 0], "detection_name": "car", "detection_score": 0.9}
+            boxes.setdefault(token, []).append(box)
+        files.append(tmp_path / f"{sigma}.json")
+        files[-1].write_text(json.dumps({"results": boxes}))
+    model = ("--no-held-out", "--output", tmp_path / "model.json", "--dimensions", "x,y,z")
+    out, _ = said("fit", files[0], "--labels", files[1], *model)
+    assert "places of nuScenes are those of a map" in out
+
+
 
 
 def test_arrays_of_means_are_measured_fitted_and_filled(rows):

@@ -95,6 +95,7 @@ from monitor.recalibration.scaling import (
 )
 from monitor.recalibration.selection import CLASS_METHODS, AnySelection, ClassSelection, Selection
 from monitor.store.class_recordings import read_class_recording
+from monitor.store.formats import is_global
 from monitor.store.recordings import IN_MEMORY, RECALIBRATED, Recording, Source
 from monitor.store.state_files import is_state
 from monitor.store.tables import BOX
@@ -229,6 +230,11 @@ def fit_gaussians(
         lines.append(
             f"the ground of the file is {' and '.join(recording.box[:2])}, and range and axes are "
             "taken in x and y: give --map x=z,y=x,z=y, and --label-map likewise"
+        )
+    if fitting.estimates and is_global(options.file, options.format):
+        lines.append(
+            "places of nuScenes are those of a map, so that range and bearing are taken from its "
+            "origin: give x, y and yaw as the vehicle sees them"
         )
     lines += remarks(selection, found, wanted, previous)
     if left:
