@@ -484,7 +484,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--objective", choices=tuple(Objective), type=Objective, help=heavy)
     text = (
         "of methods that estimate covariances: axes of the errors in x and y. sensor: radial and "
-        "lateral; object: along and across the heading (default sensor where there is a position)"
+        "lateral; object: along and across the heading (default: sensor for "
+        "covariance-regression; object for residual-covariance where there is a heading; plain "
+        "without a position)"
     )
     parser.add_argument("--axes", choices=tuple(Axes), type=Axes, help=text)
     text = (
