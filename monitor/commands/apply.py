@@ -170,7 +170,7 @@ def remarks_on(made: RecalibratedRecording) -> list[str]:
     if left := int(np.count_nonzero(recording.assumed)):
         found.append(
             f"{left:,} of {sent.size:,} rows have no covariance and get none: the recalibrator "
-            "estimates none for them. Fit one with --method residual-covariance"
+            "estimates none for them. Fit one with --method covariance-regression"
         )
     classes = selection.fitted_on.get("classes")
     if isinstance(classes, list | tuple) and (others := set(recording.classes) - set(classes)):
@@ -322,8 +322,8 @@ def check_changes(made: RecalibratedRecording) -> None:
     if made.recording.bare:
         raise InvalidRecalibrator(
             f"no row has a covariance, and {made.selection.version} estimates none for them: "
-            "nothing is written. Fit a recalibrator that does by --method residual-covariance, or "
-            "state a covariance by --assume-std."
+            "nothing is written. Fit a recalibrator that does by --method covariance-regression, "
+            "or state a covariance by --assume-std."
         )
 
 

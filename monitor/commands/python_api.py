@@ -277,7 +277,7 @@ def fit(
     """Fits a recalibrator of Gaussians, and judges it on tracks that it has not seen.
 
     method    of docs/recalibration.md, one of those for Gaussians; None: covariance-scaling, or
-              residual-covariance where no row has a covariance
+              covariance-regression where no row has a covariance
     by        some of "class", "stream", "range", or the data's own names of the first two: a
               recalibrator for each slice
     fewest_tracks  tracks below which a slice of `by` leans on the wider one; None: 30

@@ -27,7 +27,8 @@ from tests.commands.documents import document
 from tests.commands.recordings import DIMENSIONS, error, table_file
 from tests.commands.spoken import refused, spoken
 
-ESTIMATORS = ("residual-covariance", "covariance-regression")
+# The first is chosen where no row has a covariance.
+ESTIMATORS = ("covariance-regression", "residual-covariance")
 ASSUMED = "σ is assumed to be 1 in x, y, z, yaw, and not judged"
 
 
@@ -105,7 +106,7 @@ def test_the_text_says_what_is_missing_what_is_measured_and_what_to_do(bare):
     assert re.search(r"car, z: .* A tracker that assumes 1 is \d+(\.\d+)? times too wide\.", out)
     (fits,) = (line for line in lines if line.startswith("Do: "))
     assert fits.endswith(
-        f"fit {bare} --method residual-covariance --by class,range --output model.json"
+        f"fit {bare} --method covariance-regression --by class,range --output model.json"
     )
     assert any(line.startswith("Correlations of errors (95 %, by tracks)") for line in lines)
     assert all(len(line) <= 130 for line in lines if line.startswith("car, <20"))
@@ -257,10 +258,10 @@ def test_what_was_sent_has_no_part_in_an_estimate(drive, bare, tmp_path):
 
 
 def test_the_method_is_chosen_by_what_the_file_has(bare, mixed, tmp_path):
-    for file, method in ((bare, "residual-covariance"), (mixed, "covariance-scaling")):
+    for file, method in ((bare, "covariance-regression"), (mixed, "covariance-scaling")):
         out, _ = said("fit", file, "--json", "--no-held-out", "--output", tmp_path / "model.json")
         assert json.loads(out)["method"] == method
-    assert "rows without a covariance; --method residual-covariance estimates" in out
+    assert "rows without a covariance; --method covariance-regression estimates" in out
     line = refused_line("fit", bare, "--method", "variance-scaling", "--output", tmp_path / "no")
     assert "no row with ground truth has a covariance, which variance-scaling corrects." in line
 
@@ -494,7 +495,6 @@ def test_a_file_of_kitti_is_warned_of_its_axes(tmp_path):
     assert "the ground of the file" not in out
 
 
-# ---- Python
 def test_a_file_of_nuscenes_is_warned_of_its_origin(tmp_path):
     random = np.random.default_rng(3)
     files = []
@@ -517,6 +517,7 @@ def test_a_file_of_nuscenes_is_warned_of_its_origin(tmp_path):
     assert "places of nuScenes are those of a map" in out
 
 
+# ---- Python
 
 
 def test_arrays_of_means_are_measured_fitted_and_filled(rows):
@@ -533,7 +534,7 @@ def test_arrays_of_means_are_measured_fitted_and_filled(rows):
     assert "RMSE" in found._repr_html_()
     with pytest.warns(UserWarning, match="assume_std"):
         made = fit(arrays, by="class", axes="object")
-    assert made.version.startswith("residual-covariance-")
+    assert made.version.startswith("covariance-regression-")
     with pytest.warns(UserWarning, match="no row has a covariance"):
         filled = apply(made, arrays)
     assert np.isfinite(filled.covariance).all()

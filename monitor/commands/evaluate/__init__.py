@@ -664,7 +664,7 @@ def _fills(options: argparse.Namespace, gaussians: Measured) -> str:
     parts = [part for part in SliceBy if part in (gaussians.by or finer_parts(gaussians.recording))]
     by = f" --by {','.join(parts)}" if parts else ""
     words = " ".join([shlex.quote(str(options.file)), *selection_words(options)])
-    return f"{words} --method residual-covariance{by} --output model.json"
+    return f"{words} --method covariance-regression{by} --output model.json"
 
 
 def _mend(options: argparse.Namespace, gaussians: Measured) -> str:

@@ -63,7 +63,7 @@ from monitor.commands.recordings import (
 from monitor.frames.slices import RangeBuckets, SliceBy
 from monitor.frames.space import IntArray, Space
 from monitor.recalibration.estimated.covariates import Axes
-from monitor.recalibration.estimated.residual import ResidualCovariance
+from monitor.recalibration.estimated.regression import CovarianceRegression
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.fitting import (
     FITTINGS,
@@ -121,7 +121,7 @@ def read_to_fit(
     recording = read_selected(options.file, options, tell=tell)
     if options.method is None:
         bare = as_stated(recording, options).bare
-        options.method = ResidualCovariance.method if bare else CovarianceScaling.method
+        options.method = CovarianceRegression.method if bare else CovarianceScaling.method
     return recording
 
 
@@ -157,7 +157,7 @@ def fit_gaussians(
     if kept.size == 0 and bare.any() and _changes(options):
         raise UnfitData(
             f"no row with ground truth has a covariance, which {options.method} corrects. Give "
-            f"--method {ResidualCovariance.method}, which estimates one, or state one by "
+            f"--method {CovarianceRegression.method}, which estimates one, or state one by "
             "--assume-std."
         )
     if kept.size == 0 and _changes(options):
@@ -221,7 +221,7 @@ def fit_gaussians(
     if bare.any():
         lines.append(
             f"not fitted on: {np.count_nonzero(bare):,} rows without a covariance; --method "
-            f"{ResidualCovariance.method} estimates one for these"
+            f"{CovarianceRegression.method} estimates one for these"
         )
     if fitting.estimates and unseen is not None:
         there = unseen.cluster >= 0
@@ -441,7 +441,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--method",
         choices=(*FITTINGS, *CLASS_METHODS),
-        help=f"default {CovarianceScaling.method}; of class probabilities {_OF_CLASSES}",
+        help=(
+            f"default {CovarianceScaling.method}; where no row has a covariance "
+            f"{CovarianceRegression.method}; of class probabilities {_OF_CLASSES}"
+        ),
     )
     parser.add_argument("-o", "--output", metavar="F", required=True, help="JSON file to write")
     add_flag(parser, "--no-held-out", "do not judge the fit on tracks that it has not seen")
