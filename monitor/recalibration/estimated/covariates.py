@@ -31,6 +31,14 @@ PIXELS = ("px", "pixel", "pixels")
 # Nothing is nearer or smaller, for its logarithm.
 _LEAST = 1e-9
 
+# A score beyond is none: some detectors write a number of their own where they have no score.
+_LARGEST_SCORE = 1e9
+
+# Covariates are looked at within these quantiles of the rows, each track counted once, and within
+# so many times the middle half from the median: sizes and scores have errors and outliers too, and
+# a slope must not hang on them.
+_INNER, _MIDDLES = (0.005, 0.995), 8.0
+
 # A covariate that spreads by less does not vary.
 _CONSTANT = 1e-6
 
@@ -250,7 +258,7 @@ _Number = Annotated[float, Interval(ge=-1e12, le=1e12)]
 class Covariate(Documented):
     """(g − centre) / scale of a value g that is clipped to the range of the fit first.
 
-    A score that was not sent is taken for the mean one.
+    A value that is not known is taken for the mean one.
     """
 
     kind: CovariateKind
@@ -270,21 +278,25 @@ class Covariate(Documented):
         found = np.clip(value, self.low, self.high)
         found -= self.centre
         found /= self.scale
-        if self.kind is CovariateKind.SCORE:
-            found[np.isnan(found)] = 0.0
+        found[np.isnan(found)] = 0.0
         return found
 
 
 def values_of(layout: Layout, estimates: Estimates) -> dict[CovariateKind, FloatArray]:
-    """Computes what the means and scores tell, (n,) each; NaN where a score was not sent."""
+    """Computes what the means and scores tell, (n,) each.
+
+    NaN where there is no score, or none that is one, and where a size is not positive.
+    """
     kind, mean = CovariateKind, estimates.mean
     found: dict[CovariateKind, FloatArray] = {}
     if estimates.score is not None:
-        found[kind.SCORE] = estimates.score
+        usable = np.abs(estimates.score) <= _LARGEST_SCORE
+        found[kind.SCORE] = np.where(usable, estimates.score, np.nan)
     if layout.size:
-        sizes = np.log(np.maximum(mean[:, layout.size[0]], _LEAST))
-        for place in layout.size[1:]:
-            sizes += np.log(np.maximum(mean[:, place], _LEAST))
+        sizes = np.zeros(mean.shape[0])
+        for place in layout.size:
+            size = mean[:, place]
+            sizes += np.log(np.where(size > 0, size, np.nan))
         found[kind.LOG_SIZE] = sizes / len(layout.size)
     if not layout.position:
         return found
@@ -323,14 +335,25 @@ def _covariate(kind: CovariateKind, value: FloatArray, weight: FloatArray) -> Co
     if not there.any():
         return None
     value, weight = value[there], weight[there] / weight[there].sum()
+    low, high = _usual_range(value, weight)
+    value = np.clip(value, low, high)
     centre = float(weight @ value)
     scale = float(np.sqrt(weight @ np.square(value - centre)))
-    low, high = float(value.min()), float(value.max())
     if not scale > _CONSTANT * max(1.0, abs(centre)):
         return None
     if kind not in (CovariateKind.LOG_RANGE, CovariateKind.SCORE, CovariateKind.LOG_SIZE):
         low, high, centre, scale = -1.0, 1.0, 0.0, 1.0
     return Covariate(kind, low, high, centre, scale)
+
+
+def _usual_range(value: FloatArray, weight: FloatArray) -> tuple[float, float]:
+    """Finds the range of values (n,) without outliers; weights (n,) of them add up to 1."""
+    order = np.argsort(value, kind="stable")
+    below = np.cumsum(weight[order]) - 0.5 * weight[order]
+    levels = (_INNER[0], 0.25, 0.5, 0.75, _INNER[1])
+    least, first, median, third, most = np.interp(levels, below, value[order]).tolist()
+    reach = _MIDDLES * (third - first) or np.inf
+    return max(least, median - reach), min(most, median + reach)
 
 
 def columns(
