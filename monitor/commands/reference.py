@@ -241,6 +241,11 @@ def learn_references(
     if not references:
         if not remarks:
             remarks = [usable_truth(recording).told() for recording in recordings]
+        if all(recording.bare for recording in recordings):
+            raise TooLittleToLearn(
+                "nothing is learned: no row has a covariance, so that there is no σ whose drift "
+                "could be seen. Fill the files first: fit, then apply."
+            )
         raise TooLittleToLearn(f"nothing is learned: {'; '.join(remarks)}. Give longer drives.")
     for remark in remarks:
         print(f"calibration-monitor {verb}: {remark}", file=sys.stderr)

@@ -199,7 +199,10 @@ class Promotions:
         slice = chain[0]
         if slice in outcome.refused:
             counts.fits["refused"] += 1
-            return _fitted(entry, "", outcome.refused[slice])
+            # Nobody else says it, and without a fit nothing is ever tried.
+            reason = outcome.refused[slice]
+            log.warning("%s is not fitted: %s", slice, reason, extra={"of": slice})
+            return _fitted(entry, "", reason)
         champion, fitted = self.learning.champion(chain), outcome.fitted[slice]
         if self.learning.chains().get(slice) != chain or champion != entry.champion:
             counts.fits["superseded"] += 1

@@ -506,7 +506,10 @@ def mending(view: View, slice: str, what: str = "correction") -> str:
     alone = view.promotion == PromotionMode.AUTOMATIC and not view.pinned
     trial, how = next(here, None), "by itself" if alone else "by you alone"
     if trial is None:
-        return f"No {what} is on trial yet; once proven better, one is promoted {how}. "
+        return (
+            f"No {what} is on trial yet: the log says where a fit is refused. Once proven better, "
+            f"one is promoted {how}. "
+        )
     return (
         f"A {what} is on trial, {proof(trial.evidence)}; it is promoted {how} at "
         f"{odds(trial.evidence.log10_threshold)}. "

@@ -205,10 +205,14 @@ class ColumnGaussians:
         has_truth = any(f"gt_{name}" in there for name in names)
         diagonal, bare = True, self._bare(names, rows)
         known, sigma = np.flatnonzero(~bare), assumed_deviations(names, self.assumed)
+        variance = np.array([self._variance(name, rows[known]) for name in names])
+        # As on the wire, a covariance of zeros is none.
+        none = (variance == 0).all(axis=0)
+        bare[known[none]], known, variance = True, known[~none], variance[:, ~none]
         for i, name in enumerate(names):
             mean[:, i] = self.columns.floats(name, rows)
             covariance[bare, i, i] = sigma[i] ** 2
-            covariance[known, i, i] = self._variance(name, rows[known])
+            covariance[known, i, i] = variance[i]
             if has_truth:
                 truth[:, i] = self.columns.floats(f"gt_{name}", rows, np.nan)
             for j in range(i):
@@ -222,7 +226,7 @@ class ColumnGaussians:
         return Gaussians(mean, covariance, diagonal, truth, bare)
 
     def _bare(self, names: tuple[str, ...], rows: IntArray) -> BoolArray:
-        """(n,) rows in which no dimension has a variance: all cells are empty, or there is none."""
+        """Finds rows whose cells of variances are all empty, or not there at all, (n,)."""
         bare = np.ones(rows.size, bool)
         for column in (self.spread[name] for name in names):
             if isinstance(column, str):
@@ -364,8 +368,9 @@ class ArrayGaussians:
             covariance[:, step, step] = deviation * np.abs(deviation)
         else:
             covariance[:, step, step] = np.nan
-        # A row of NaN has no covariance; a single NaN is a mistake in one.
-        bare: BoolArray = np.asarray(np.isnan(covariance[:, step, step]).all(axis=1))
+        # A row of NaN has no covariance, nor has one of zeros; a single NaN is a mistake in one.
+        variance = covariance[:, step, step]
+        bare: BoolArray = (np.isnan(variance) | (variance == 0)).all(axis=1)
         covariance[bare] = np.diag(np.square(assumed_deviations(names, self.deviations)))
         if not diagonal:
             self._check_symmetry(covariance, rows)

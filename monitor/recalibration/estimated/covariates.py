@@ -37,7 +37,7 @@ _LARGEST_SCORE = 1e9
 # Covariates are looked at within these quantiles of the rows, each track counted once, and within
 # so many times the middle half from the median: sizes and scores have errors and outliers too, and
 # a slope must not hang on them.
-_INNER, _MIDDLES = (0.005, 0.995), 8.0
+_INNER, _MIDDLES = (0.005, 0.995), 4.0
 
 # A covariate that spreads by less does not vary.
 _CONSTANT = 1e-6
