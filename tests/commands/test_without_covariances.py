@@ -555,3 +555,17 @@ def test_rows_left_without_a_covariance_are_nan_in_python(mixed, drive, tmp_path
     lacks = read_recording(mixed).assumed
     assert np.isnan(made.covariance[lacks]).all()
     assert np.isfinite(made.covariance[~lacks]).all()
+
+
+def test_a_row_of_zeros_has_no_covariance(drive, bare, tmp_path):
+    found = {
+        name: np.full_like(cells, "0") if name.startswith(("var_", "cov_")) else cells
+        for name, cells in read_columns(drive).items()
+    }
+    rows = (cells.tolist() for cells in found.values())
+    zeros = table_file(tmp_path / "zeros.csv", found, rows)
+    of_zeros, of_none = (
+        json.loads(said("evaluate", path, "--json")[0])["without_covariance"]
+        for path in (zeros, bare)
+    )
+    assert of_zeros == of_none

@@ -16,6 +16,8 @@ from monitor.frames.slices import (
     SliceTable,
     StreamSlices,
     chain_of,
+    is_bare,
+    marked,
 )
 from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
 
@@ -169,3 +171,22 @@ def test_there_are_only_so_many_slices_of_classes_which_never_meet(by_stream, li
     again = ClassSliceTable(by_stream, limit)
     places = [again.place(entry.class_names, entry.name) for entry in table.slices]
     assert (places, again.slices) == (list(range(len(places))), table.slices)
+
+
+@pytest.mark.parametrize(
+    ("name", "without"),
+    [
+        ("Car", False),
+        ("Car, no covariance", True),
+        ("Car (parked), no covariance", True),
+        ("no covariance", True),
+        ("no covariance (x,y)", True),
+        ("Car, no covariance (x,y; 2)", True),
+        ("Sign with no covariance", False),
+        ("Car (no covariance)", False),
+    ],
+)
+def test_a_name_tells_whether_detections_come_without_a_covariance(name, without):
+    assert is_bare(name) is without
+    assert is_bare(marked(name))
+    assert marked(marked(name)) == marked(name)

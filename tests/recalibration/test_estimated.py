@@ -556,3 +556,22 @@ def test_whatever_stands_in_one_place_of_a_document_is_refused_or_can_be_served(
     path = data.draw(st.sampled_from(paths(document["fallback"], ("fallback",))))
     value = data.draw(st.sampled_from(JUNK) | json_values)
     assert_refused_or_usable(json.dumps(changed_document(document, path, value)))
+
+
+@every_method
+def test_sizes_of_nothing_and_scores_of_a_kind_of_their_own_have_no_leverage(method):
+    rows = boxes()
+    wild, score = rows.estimates.mean.copy(), np.array(rows.estimates.score)
+    wild[::50, 3:6], wild[7::50, 3:6] = 0.0, -4.0
+    score[3::50], score[11::50] = 1e300, -9999.0
+    usual = fit(method, rows)
+    some = fit(method, replace(rows, estimates=replace(rows.estimates, mean=wild, score=score)))
+
+    def made(model, estimates):
+        return model.apply(estimates).deviation
+
+    found = made(some, rows.estimates) / made(usual, rows.estimates)
+    assert found.min() > 0.5
+    assert found.max() < 2.0
+    nothing = replace(rows.estimates, mean=wild, score=score)
+    assert made(some, nothing).max() < 3 * made(usual, rows.estimates).max()

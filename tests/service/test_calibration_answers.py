@@ -68,7 +68,7 @@ def assert_reading(stage: calibration_pb2.StageCalibration, measures: Evaluation
     assert [found.name for found in stage.dimensions] == list(measures.dimensions)
     for found in stage.dimensions:
         expected = measures.dimensions[found.name]
-        assert assert_message(found, expected, {"name", "unit", "bins", "rejection"}) == 20
+        assert assert_message(found, expected, {"name", "unit", "bins", "rejection"}) == 21
         assert assert_message(found.rejection, expected.rejection, set()) == 3
         assert_bins(found.bins, expected.bins)
     joint = measures.joint

@@ -284,7 +284,7 @@ def test_one_slice_has_no_more_series_than_the_contract_allows():
     of_classes = [name for name, _ in found if name.startswith(("class_", "classified_"))]
     assert sum("bin" in labels for _, labels in found) == 10 * (4 * 3 + 1 + 1 + 5) * 2
     assert sum(name.startswith("drift_") for name, _ in found) == 8
-    assert (len(found) - len(of_classes), len(of_classes)) == (496, 23)
+    assert (len(found) - len(of_classes), len(of_classes)) == (504, 23)
 
 
 @pytest.mark.components

@@ -17,6 +17,7 @@ from monitor.statistics.verdicts import (
     FEWEST_TO_JUDGE,
     Finding,
     mean_interval,
+    mean_interval_of_sums,
     ratio_interval,
     verdicts,
     verdicts_of_sums,
@@ -234,3 +235,9 @@ def test_errors_of_zero_are_no_division_by_zero():
     assert verdict.factor == 0
     assert verdict.as_json()["sigma_factor_interval"] == [None, None]
     assert verdict.sentence
+
+
+def test_the_interval_of_a_mean_is_known_where_no_pairs_are_and_their_effect_is_not():
+    apart = mean_interval_of_sums(100, 0.1, 1.0, 1.0, 0)
+    assert mean_interval_of_sums(100, 0.1, 1.0, math.inf, 0) == apart
+    assert apart[0] < 0.1 < apart[1]
