@@ -465,7 +465,7 @@ class Resumption:
         if stream is None or stream.header != ours:
             return None
         # The slices are known by now, but not in which wider ones they lie.
-        stream.slices.of(frame.class_index, frame.sent.mean)
+        stream.slices.of(frame.class_index, frame.sent.mean, frame.assumed)
         return stream
 
     def _catch_up(self) -> None:
