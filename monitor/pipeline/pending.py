@@ -497,7 +497,7 @@ class Fates:
     def unnamed(self, received: int, slices: IntArray, inline: LabelRecord | None) -> None:
         """Counts a frame that no label can name, with the labels that came with it."""
         settled = 0 if inline is None else inline.settled.size
-        self._predict(received, 0, slices, inline)
+        self._predict(received, slices, inline)
         self._drop(Dropped.NO_FRAME_ID, slices.size - settled)
 
     def came(
@@ -514,15 +514,19 @@ class Fates:
             self._drop(Dropped.REPLACED, earlier.waiting)
         if inline is not None:
             frame.tell(inline)
-        self._predict(frame.stored.received, frame.stored.bare, frame.slices, inline)
+        stored = frame.stored
+        self._predict(stored.received, frame.slices, inline, bare=stored.bare)
         if frame.kept:
             self.waiting[frame.partition] += frame.waiting
         self._store(frame, wanted=wanted)
 
     def _predict(
-        self, received: int, bare: int, slices: IntArray, inline: LabelRecord | None
+        self, received: int, slices: IntArray, inline: LabelRecord | None, bare: int = 0
     ) -> None:
-        """Counts the detections of a frame, with the slices (n,) of the usable ones."""
+        """Counts the detections of a frame, with the slices (n,) of the usable ones.
+
+        bare  as of StoredFrame: of ledgers of before
+        """
         self.account["predicted"] += received
         self._drop(Dropped.BARE, bare)
         self._drop(Dropped.REFUSED, received - slices.size - bare)

@@ -30,7 +30,6 @@ from monitor.frames.frame import (
     by_space,
 )
 from monitor.frames.reasons import Notice
-from monitor.frames.space import BoolArray
 from monitor.frames.status import Counters, TruthAccount
 from monitor.matching.labels import labels_told, match, orphan_notice
 from monitor.matching.objects import INLINE, LabelRecord, Outcome
@@ -102,7 +101,9 @@ def rows_with_truth(
         )
     assumed = None if (bare := stored.assumed) is None else bare[rows]
     parts = by_space(matched, assumed)
-    return tuple(zip(parts, _labelled_by_space(labelled, assumed, len(parts)), strict=True))
+    if labelled is None:
+        return tuple((part, None) for part in parts)
+    return tuple(zip(parts, by_space(labelled, assumed), strict=True))
 
 
 def claimed(rows: MatchedRows) -> MatchedRows:
@@ -116,12 +117,6 @@ def claimed(rows: MatchedRows) -> MatchedRows:
     # In the space of what was sent, so that both kinds are taken in together.
     found = replace(found, space=rows.space.with_sent)
     return replace(found, error=found.recalibrated_error, covariance=found.recalibrated_covariance)
-
-
-def _labelled_by_space(
-    labelled: LabelledRows | None, assumed: BoolArray | None, parts: int
-) -> tuple[LabelledRows | None, ...]:
-    return (None,) * parts if labelled is None else by_space(labelled, assumed)
 
 
 def classes_with_truth(stored: StoredFrame, record: LabelRecord) -> LabelledClasses | None:

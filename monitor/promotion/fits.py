@@ -28,8 +28,7 @@ from monitor.recalibration.class_probabilities import (
     opinions_of,
 )
 from monitor.recalibration.class_scaling import Temperature
-from monitor.recalibration.estimated.regression import CovarianceRegression
-from monitor.recalibration.estimated.residual import ResidualCovariance
+from monitor.recalibration.estimated.covariates import EstimatedCovariance
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.fitting import (
     CLASS_FITS,
@@ -359,7 +358,7 @@ def _fit(settings: FitSettings, rows: FitRows, limits: Limits) -> Recalibrator:
         alike = replace(nothing_wrong(rows.space), scale=tuple(scale.tolist()))
         towards = Prior(alike, prior_strength(rows, _ALIKE_TRACKS))
         fitted = fitting.fit(rows, options, towards)
-    if isinstance(fitted, ResidualCovariance | CovarianceRegression):
+    if isinstance(fitted, EstimatedCovariance):
         fitted = fitted.widened(_beyond(rows, lambda some: fitting.fit(some, options, None)))
     fitted = with_offset(offset, fitted)
     fault = fault_of(sent, fitted.apply(sent), limits)

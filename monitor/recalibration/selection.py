@@ -30,6 +30,7 @@ from monitor.recalibration.class_probabilities import (
     ClasswiseIsotonic,
 )
 from monitor.recalibration.class_scaling import AuxiliaryScaling, Temperature, VectorScaling
+from monitor.recalibration.estimated.covariates import EstimatedCovariance
 from monitor.recalibration.estimated.regression import CovarianceRegression
 from monitor.recalibration.estimated.residual import ResidualCovariance
 from monitor.recalibration.mean_correction import MeanCorrection
@@ -67,7 +68,7 @@ METHODS: Mapping[str, type[Recalibrator]] = {
 }
 
 # Methods that estimate covariances, and need none.
-ESTIMATING = ResidualCovariance.method, CovarianceRegression.method
+ESTIMATING = tuple(name for name, one in METHODS.items() if issubclass(one, EstimatedCovariance))
 
 # What a document may hold: methods, and one of them behind a correction of the mean.
 RECALIBRATORS: Mapping[str, type[Recalibrator]] = {

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from monitor.frames.slices import OVERFLOW, is_bare
 from monitor.statistics.bins import EXPONENT
 from monitor.statistics.clusters import ALONE
 from monitor.statistics.exact_sums import ExactSum
@@ -27,7 +26,7 @@ from monitor.statistics.vehicles import (
 from monitor.store.state_definitions import (
     checked_slice_name,
     decode_limbs,
-    decode_space,
+    decode_slice_key,
     encode_dimensions,
     encode_limbs,
     invalid,
@@ -66,13 +65,7 @@ def encode_vehicles(vehicles: VehicleRows, most_bytes: int) -> Iterator[bytes]:
 
 def decode_vehicles(message: pb.VehicleRow, field: str) -> Iterator[tuple[str, RowKey, VehicleRow]]:
     """The rows of a message. Raises InvalidState."""
-    space = decode_space(
-        message.dimensions,
-        message.angles_in_joint,
-        field,
-        assumed=message.assumed or is_bare(message.name),
-    )
-    name = OVERFLOW if message.overflow else checked_slice_name(message.name, field)
+    name, space = decode_slice_key(message, field)
     vehicles = [checked_slice_name(one, f"{field}.vehicles") for one in message.vehicles]
     for part, stage in (("raw", RAW), ("change", CHANGE)):
         limbs = read_integers(getattr(message, part))
@@ -115,13 +108,7 @@ def _encode_rows(rows: SampledRows) -> bytes:
 
 def decode_sampled(message: pb.SampledSlice, field: str) -> SampledSlice:
     """The slice of a message. Raises InvalidState."""
-    space = decode_space(
-        message.dimensions,
-        message.angles_in_joint,
-        field,
-        assumed=message.assumed or is_bare(message.name),
-    )
-    name = OVERFLOW if message.overflow else checked_slice_name(message.name, field)
+    name, space = decode_slice_key(message, field)
     if not 1 <= message.most <= MOST_ROWS:
         raise invalid(f"{field}.most", f"{message.most}, where 1 to {MOST_ROWS} are possible")
     key = np.array(message.key, np.uint64)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import Message
 
-from monitor.frames.slices import SliceBy
+from monitor.frames.slices import OVERFLOW, SliceBy, is_bare
 from monitor.frames.space import (
     MOST_CLASSES,
     MOST_DIMENSIONS,
@@ -283,6 +283,18 @@ def decode_space(
             f"{field}.dimensions", f"{len(found)} with {len(names)} names: 1 to {MOST_DIMENSIONS}"
         )
     return Space(tuple(found), angles, assumed)
+
+
+# Messages of one slice of Gaussians.
+SliceMessage = pb.SliceState | pb.PredictedSliceState | pb.VehicleRow | pb.SampledSlice
+
+
+def decode_slice_key(message: SliceMessage, field: str) -> tuple[str, Space]:
+    """The name and the space of a slice. Raises InvalidState."""
+    # An earlier version has kept the name, and has not kept the flag.
+    assumed = message.assumed or is_bare(message.name)
+    space = decode_space(message.dimensions, message.angles_in_joint, field, assumed=assumed)
+    return OVERFLOW if message.overflow else checked_slice_name(message.name, field), space
 
 
 def checked_slice_name(name: str, field: str) -> str:

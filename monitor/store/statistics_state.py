@@ -18,7 +18,7 @@ import numpy as np
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from monitor.frames.slices import OVERFLOW, is_bare
+from monitor.frames.slices import OVERFLOW
 from monitor.statistics.bins import SQUARED_ERRORS, Binning, IncompatibleStatistics
 from monitor.statistics.class_statistics import (
     BIN_HASH,
@@ -66,8 +66,8 @@ from monitor.store.state_definitions import (
     checked_slice_name,
     decode_binning,
     decode_limbs,
+    decode_slice_key,
     decode_slicing,
-    decode_space,
     decode_sums,
     decode_windows,
     encode_binning,
@@ -255,13 +255,7 @@ def decode_slice(
     message: pb.SliceState, binning: Binning, windows: Windows, field: str
 ) -> SliceState:
     """The slice of a message. Raises InvalidState."""
-    space = decode_space(
-        message.dimensions,
-        message.angles_in_joint,
-        field,
-        assumed=message.assumed or is_bare(message.name),
-    )
-    name = OVERFLOW if message.overflow else checked_slice_name(message.name, field)
+    name, space = decode_slice_key(message, field)
     zero = no_stage_statistics(space, binning)
     panes = _panes(message.panes, windows, field, partial(_decode_slice_pane, zero))
     return SliceState(name, space, message.overflow, panes)
@@ -456,13 +450,7 @@ def decode_predicted_slice(
 ) -> PredictedSliceState:
     """The slice of a message. Raises InvalidState, IncompatibleStatistics."""
     _check_hash(message.bin_hash, PREDICTED_HASH, "predicted deviations and entropies", field)
-    space = decode_space(
-        message.dimensions,
-        message.angles_in_joint,
-        field,
-        assumed=message.assumed or is_bare(message.name),
-    )
-    name = OVERFLOW if message.overflow else checked_slice_name(message.name, field)
+    name, space = decode_slice_key(message, field)
     panes = _panes(message.panes, windows, field, _decode_predicted_pane)
     return PredictedSliceState(name, space, message.overflow, panes)
 

@@ -11,16 +11,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Self
 
 import numpy as np
 from annotated_types import Interval, Len
 
 from monitor.frames.detections import Estimates
-from monitor.frames.marks import Count
+from monitor.frames.marks import Count, CountFrom1
 from monitor.frames.space import DimensionKind, FloatArray, Space
 from monitor.recalibration.fit_rows import FitRows, numbered_objects
-from monitor.recalibration.recalibrator import Documented, InvalidRecalibrator, UnfitData
+from monitor.recalibration.recalibrator import (
+    Documented,
+    InvalidRecalibrator,
+    Output,
+    Recalibrator,
+    UnfitData,
+)
 
 # Names of dimensions, and units in which x and y are no position in space.
 POSITION = ("x", "y")
@@ -199,6 +205,28 @@ class Layout(Documented):
         made[:, i, i] = cc * along - 2 * cs * both + ss * across
         made[:, j, j] = ss * along + 2 * cs * both + cc * across
         made[:, i, j] = made[:, j, i] = cs * (along - across) + (cc - ss) * both
+
+
+@dataclass(frozen=True)
+class EstimatedCovariance(Recalibrator):
+    """Gives covariances that owe nothing to those that were sent.
+
+    dimensions  K
+    layout      where position, sizes and heading stand, and the axes
+    """
+
+    dimensions: CountFrom1
+    layout: Layout
+    output = Output.ESTIMATED
+
+    @property
+    def k(self) -> int:
+        """Number of dimensions."""
+        return self.dimensions
+
+    def widened(self, factor: float) -> Self:
+        """Returns the one whose variances are larger by a factor."""
+        raise NotImplementedError
 
 
 def _missing(layout: Layout, axes: Axes | None = None) -> str:

@@ -19,13 +19,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations_with_replacement
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Self
 
 import numpy as np
 from annotated_types import Interval, Len
 
 from monitor.frames.detections import Estimates
-from monitor.frames.marks import Count, CountFrom1
+from monitor.frames.marks import Count
 from monitor.frames.space import FloatArray
 from monitor.recalibration.estimated.covariates import (
     LARGEST_LOG,
@@ -34,6 +34,7 @@ from monitor.recalibration.estimated.covariates import (
     Correlations,
     Covariate,
     CovariateKind,
+    EstimatedCovariance,
     Layout,
     LogVariance,
     check_correlation,
@@ -55,8 +56,6 @@ from monitor.recalibration.estimated.sizes import (
 from monitor.recalibration.fit_rows import FitRows, prepared
 from monitor.recalibration.recalibrator import (
     InvalidRecalibrator,
-    Output,
-    Recalibrator,
     as_matrix,
 )
 from monitor.recalibration.scaling import Objective, Prior
@@ -86,7 +85,7 @@ _ROBUST = Objective.WINSORISED_MEAN
 
 
 @dataclass(frozen=True)
-class CovarianceRegression(Recalibrator):
+class CovarianceRegression(EstimatedCovariance):
     """Σ̂ = Q S R S Qᵀ with log S² = B x, whatever covariance was sent.
 
     dimensions    K
@@ -101,8 +100,6 @@ class CovarianceRegression(Recalibrator):
     objective     what the level of the variances satisfies
     """
 
-    dimensions: CountFrom1
-    layout: Layout
     covariates: tuple[Covariate, ...]
     terms: Terms
     coefficients: Coefficients
@@ -113,7 +110,6 @@ class CovarianceRegression(Recalibrator):
     pair_terms: PairTerms = ()
     objective: Objective = Objective.MEAN
     method: ClassVar[str] = "covariance-regression"
-    output = Output.ESTIMATED
 
     def __post_init__(self) -> None:
         k = self.dimensions
@@ -133,11 +129,6 @@ class CovarianceRegression(Recalibrator):
             raise InvalidRecalibrator("'pair' needs 'position'")
         check_correlation("correlation", self.correlation, k)
 
-    @property
-    def k(self) -> int:
-        """Number of dimensions."""
-        return self.dimensions
-
     def apply(self, estimates: Estimates) -> Estimates:
         """Gives each detection a full covariance by its mean and score alone."""
         mean, k = estimates.mean, self.k
@@ -147,7 +138,7 @@ class CovarianceRegression(Recalibrator):
         )
         return Estimates(mean, made, np.full(len(mean), False) if k > 1 else estimates.diagonal)
 
-    def widened(self, factor: float) -> CovarianceRegression:
+    def widened(self, factor: float) -> Self:
         """Returns the one whose variances are larger by a factor."""
         by = float(np.log(factor))
         return replace(

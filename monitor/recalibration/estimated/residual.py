@@ -14,19 +14,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Self
 
 import numpy as np
 from annotated_types import Interval, Len
 
 from monitor.frames.detections import Estimates
-from monitor.frames.marks import CountFrom1
 from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.recalibration.estimated.covariates import (
     LARGEST_LOG,
     Axes,
     Correlations,
     CovariateKind,
+    EstimatedCovariance,
     Layout,
     LogVariance,
     by_track,
@@ -46,8 +46,6 @@ from monitor.recalibration.estimated.sizes import (
 from monitor.recalibration.fit_rows import FitRows, numbered_objects, prepared
 from monitor.recalibration.recalibrator import (
     InvalidRecalibrator,
-    Output,
-    Recalibrator,
     as_matrix,
 )
 from monitor.recalibration.scaling import Objective, Prior
@@ -64,7 +62,7 @@ Nodes = Annotated[tuple[_Number, ...], Len(1, 64)]
 
 
 @dataclass(frozen=True)
-class ResidualCovariance(Recalibrator):
+class ResidualCovariance(EstimatedCovariance):
     """Σ̂ = Q S R S Qᵀ by range and score, whatever covariance was sent.
 
     dimensions    K
@@ -77,15 +75,12 @@ class ResidualCovariance(Recalibrator):
     objective     what the sizes satisfy
     """
 
-    dimensions: CountFrom1
-    layout: Layout
     ranges: Nodes
     scores: Nodes
     log_variance: tuple[tuple[LogVariance, ...], ...]
     correlation: tuple[Correlations, ...]
     objective: Objective = Objective.MEAN
     method: ClassVar[str] = "residual-covariance"
-    output = Output.ESTIMATED
 
     def __post_init__(self) -> None:
         k, cells = self.dimensions, len(self.ranges) * (len(self.scores) + 1)
@@ -99,11 +94,6 @@ class ResidualCovariance(Recalibrator):
         for matrix in self.correlation:
             check_correlation("correlation", matrix, k)
 
-    @property
-    def k(self) -> int:
-        """Number of dimensions."""
-        return self.dimensions
-
     def apply(self, estimates: Estimates) -> Estimates:
         """Gives each detection a full covariance by its range and score alone."""
         mean, k = estimates.mean, self.k
@@ -113,7 +103,7 @@ class ResidualCovariance(Recalibrator):
         )
         return Estimates(mean, made, np.full(len(mean), False) if k > 1 else estimates.diagonal)
 
-    def widened(self, factor: float) -> ResidualCovariance:
+    def widened(self, factor: float) -> Self:
         """Returns the one whose variances are larger by a factor."""
         by = float(np.log(factor))
         found = tuple(tuple(one + by for one in of_cell) for of_cell in self.log_variance)
