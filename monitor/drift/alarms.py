@@ -18,9 +18,10 @@ import numpy as np
 from annotated_types import Len
 
 from monitor.drift.bets import CHARTS, Detector, Direction, Severity, Stage
+from monitor.drift.channels import Quantity
 from monitor.drift.evidence import Scale
 from monitor.drift.reference import Origin
-from monitor.frames.marks import Count, Nanoseconds, NotNegative
+from monitor.frames.marks import Count, MaybeNan, Nanoseconds, NotNegative
 from monitor.frames.slices import TOTAL
 
 # Characters of the name of a slice; longer ones are not kept.
@@ -36,6 +37,10 @@ class Alarm:
     detector     that has most of the evidence
     stage, direction
                  what is wrong
+    dimension, quantity
+                 of which dimension, '' where of all, and which way: the simplest cause that
+                 explains the evidence, see causes.py
+    size, unit   by how much: see Cause.size
     evidence     M, in hours; threshold is T
     event_ns     event time of the truth that tipped it
     since_ns     estimate of when it began, in event time: of the last frame before it
@@ -52,6 +57,10 @@ class Alarm:
     stage: Stage
     detector: Detector
     direction: Direction
+    dimension: str
+    quantity: Quantity
+    size: MaybeNan
+    unit: str
     evidence: NotNegative
     threshold: NotNegative
     event_ns: Nanoseconds

@@ -81,7 +81,12 @@ class Detector(StrEnum):
 
     ABSOLUTE = "absolute"  # is it calibrated at all: coverage
     RELATIVE = "relative"  # has it changed since the reference: scale and tails of NEES
-    TRACK = "track"  # the same, by seconds of tracks
+    TAIL = "tail"  # are too many far outside, by seconds of tracks
+    TRACK = "track"  # has the scale changed, by seconds of tracks
+    SHIPPED = "shipped"  # is the scale right, by seconds of tracks and what is shipped of them
+    DIMENSION = "dimension"  # has that of one dimension changed
+    BIAS = "bias"  # has the mean of one dimension
+    CORRELATION = "correlation"  # has how it hangs together with those before it
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,8 +258,9 @@ class DetectionCells:
     cell       (n,)
     tracked    (n,) whether its track is known
     count      C
-    tempering, frame_tempering
-               (C,) γ of its detections, and of the cell as a whole
+    tempering  (n,) γ of each
+    frame_tempering
+               (C,) γ of the cell as a whole, where no tracks are known
     anchors    (C,) by chart: factor on usual squared errors from which its direction counts
     """
 
@@ -308,22 +314,20 @@ def _add_tracked(
 ) -> None:
     """Sums over detections of a cell need no row of bets: counts and sums of e' are enough."""
     nees, mapped, cell = cells.nees[rows], cells.mapped[rows], cells.cell[rows]
-    zones = np.bincount(cell * 4 + exceeded(cells.k, nees), minlength=4 * cells.count).reshape(
-        -1, 4
-    )
+    gamma = cells.tempering[rows]
+    zones = np.bincount(cell * 4 + exceeded(cells.k, nees), gamma, 4 * cells.count).reshape(-1, 4)
     n = zones.sum(axis=1)[:, None]
-    total = np.bincount(cell, mapped, cells.count)[:, None]
-    gamma = cells.tempering[:, None]
+    total = np.bincount(cell, gamma * mapped, cells.count)[:, None]
     for chart, (aim, anchor) in enumerate(zip(aims, cells.anchors, strict=True)):
         coverage = coverage_bets(cells.k, aim.direction, aim.tolerance)
-        found[:, chart, :ABSOLUTE] = gamma * (zones @ coverage)
+        found[:, chart, :ABSOLUTE] = zones @ coverage
         constant, slope = scale_bets(cells.k, aim.direction, aim.tolerance)
-        said = gamma * (n * constant + total / anchor[:, None] * slope)
+        said = n * constant + total / anchor[:, None] * slope
         found[:, chart, ABSOLUTE : ABSOLUTE + SCALE] = said
         if aim.direction is Direction.OVER:
             tails = tail_log_likelihood(cells.k, aim.tolerance, mapped / anchor[cell])
             for bet, said in enumerate(tails.T, ABSOLUTE + SCALE):
-                found[:, chart, bet] = cells.tempering * np.bincount(cell, said, cells.count)
+                found[:, chart, bet] = np.bincount(cell, gamma * said, cells.count)
 
 
 def _add_untracked(

@@ -210,6 +210,8 @@ class Arrivals:
 
     number   (F,) counts all frames that ever came
     time_ns  (F,) time of their source by then: its latest stamp
+    step_ns  (F,) by which it moved the time of its source; 0 where it did not, or is the first
+    heard_ns (F,) time of the source with labels: Σ of its steps, each no longer than counts
     life     (F,) of their source; another one where it begins anew, unique over sources
     turn     (F,) the second of their source by then; unique over sources, lives and seconds
     ended    by turn that is over since the frames before, or came and went among these: the
@@ -218,6 +220,8 @@ class Arrivals:
 
     number: IntArray
     time_ns: IntArray
+    step_ns: IntArray
+    heard_ns: IntArray
     life: IntArray
     turn: IntArray
     ended: dict[int, int]
@@ -225,11 +229,17 @@ class Arrivals:
 
 @dataclass(slots=True)
 class _Source:
-    """One source; elapsed: of all sources when it was last heard of."""
+    """One source.
+
+    began_ns  time when the present second of it began to be heard of, in time with labels
+    elapsed   of all sources when it was last heard of
+    """
 
     time_ns: int
     life: int
     turn: int
+    heard_ns: int = 0
+    began_ns: int = 0
     elapsed: int = 0
 
 
@@ -237,10 +247,12 @@ class _Source:
 class SourceTimes:
     """Times of all sources that may go on.
 
-    most  sources at a time; those that were not heard of for longest are over
+    most             sources at a time; those that were not heard of for longest are over
+    longest_step_ns  of time with labels between two frames of a source
     """
 
     most: int
+    longest_step_ns: int = BLOCK_NS
     _frames: int = 0
     _lives: int = 0
     _turns: int = 0
@@ -270,17 +282,21 @@ class SourceTimes:
         ended: dict[int, int] = {}
         rows = []
         for frame, (name, stamp) in enumerate(zip(source.tolist(), stamp_ns.tolist(), strict=True)):
-            at, over = self._moved(name, stamp)
+            at, step, over = self._moved(name, stamp)
             ended |= dict.fromkeys(over, frame)
-            rows.append((at.time_ns, at.life, at.turn))
+            rows.append((at.time_ns, step, at.heard_ns, at.life, at.turn))
         number = self._frames + np.arange(len(rows), dtype=np.int64)
         self._frames += len(rows)
-        times, lives, turns = np.array(rows, np.int64).reshape(-1, 3).T.copy()
-        return Arrivals(number, times, lives, turns, ended)
+        times, steps, heard, lives, turns = np.array(rows, np.int64).reshape(-1, 5).T.copy()
+        return Arrivals(number, times, steps, heard, lives, turns, ended)
 
-    def _moved(self, name: int, stamp: int) -> tuple[_Source, list[int]]:
-        """Moves the time of a source to a stamp; returns it, and the turns that are over by it."""
+    def _moved(self, name: int, stamp: int) -> tuple[_Source, int, list[int]]:
+        """Moves the time of a source to a stamp.
+
+        returns  the source; by how much its time moved, in ns; and the turns that are over by it
+        """
         ended: list[int] = []
+        step = 0
         at = self._sources.pop(name, None)
         if at is not None and stamp < at.time_ns - SET_BACK_NS:
             ended.append(at.turn)
@@ -290,18 +306,21 @@ class SourceTimes:
             self._turns += 1
             at = _Source(stamp, self._lives, self._turns)
         elif stamp > at.time_ns:
+            step = stamp - at.time_ns
             # A wild stamp must not make the others look silent.
-            self._elapsed += min(stamp - at.time_ns, BLOCK_NS)
+            self._elapsed += min(step, BLOCK_NS)
+            at.heard_ns += min(step, self.longest_step_ns)
             if stamp // BLOCK_NS != at.time_ns // BLOCK_NS:
                 ended.append(at.turn)
                 self._turns += 1
                 at.turn = self._turns
+                at.began_ns = at.heard_ns
             at.time_ns = stamp
         at.elapsed = self._elapsed
         self._sources[name] = at
         while self._longest_silent():
             ended.append(self._sources.pop(next(iter(self._sources))).turn)
-        return at, ended
+        return at, step, ended
 
     def _longest_silent(self) -> bool:
         """Tells whether the source that was not heard of for longest is over."""
@@ -309,11 +328,17 @@ class SourceTimes:
         silent = self._elapsed - longest.elapsed > SILENT_NS * len(self._sources)
         return silent or len(self._sources) > self.most
 
-    def now(self, life: IntArray) -> tuple[IntArray, BoolArray]:
-        """Returns the time of the source of each life (n,), and whether it goes on; 0 where not."""
-        goes_on = sorted((at.life, at.time_ns) for at in self._sources.values())
+    def now(self, life: IntArray) -> tuple[IntArray, IntArray, BoolArray]:
+        """Tells of the source of each life (n,) when its present second began.
+
+        returns  (n,) each: in event time, in time with labels; whether it goes on, 0 where not
+        """
+        goes_on = sorted(
+            (at.life, at.time_ns // BLOCK_NS * BLOCK_NS, at.began_ns)
+            for at in self._sources.values()
+        )
         # A last entry that is no life, so that every search ends at an entry.
-        lives, times = np.array([*goes_on, (np.iinfo(np.int64).max, 0)], np.int64).T
+        lives, times, heard = np.array([*goes_on, (np.iinfo(np.int64).max, 0, 0)], np.int64).T
         place = np.searchsorted(lives, life)
         there: BoolArray = lives[place] == life
-        return np.where(there, times[place], 0), there
+        return np.where(there, times[place], 0), np.where(there, heard[place], 0), there

@@ -20,7 +20,7 @@ from monitor.drift.clocks import ReorderBuffer
 from monitor.drift.evidence import DriftSettings
 from monitor.drift.family import Family, family_reading
 from monitor.drift.reference import Reference
-from monitor.drift.usual import BLOCK_NS, WatchedRows
+from monitor.drift.usual import BLOCK_NS, WatchedRows, watched_errors
 from monitor.frames.frame import MatchedRows
 from monitor.frames.slices import TOTAL, SliceTable
 from monitor.frames.space import BoolArray, IntArray, Space
@@ -294,7 +294,8 @@ class DriftWatch:
     def _grow(self) -> None:
         for slice in range(len(self.family.slices), len(self.slices.slices)):
             entry = self.slices.slices[slice]
-            self.family.grow(entry.name, len(entry.space.joint))
+            space = entry.space
+            self.family.grow(entry.name, [space.dimensions[i] for i in space.joint])
 
     def _watched(self, space: Space, frames: Sequence[_Frame]) -> WatchedRows:
         """Measures the NEES of frames at both stages.
@@ -316,11 +317,15 @@ class DriftWatch:
         )
         self.left_out["superseded"] += int(np.count_nonzero(~current))
         kept = np.flatnonzero(sound & current)
+        nees, z, u, error = watched_errors(space, (raw, made), kept)
         frame = np.repeat(np.arange(len(frames)), counts)[kept]
         there, frame = np.unique(frame, return_inverse=True)
         return WatchedRows(
             slices=slices[kept],
-            nees=np.stack([raw.nees[-1, kept], made.nees[-1, kept]]),
+            nees=nees,
+            z=z,
+            u=u,
+            error=error,
             track=np.concatenate([_tracks(one) for one in rows])[kept],
             frame=frame,
             stamp_ns=np.array([one.stamp_ns for one in rows], np.int64)[there],

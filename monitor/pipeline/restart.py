@@ -296,8 +296,8 @@ def restore_drift(pipeline: Pipeline, state: FamilyState) -> None:
     known, selection = watch.family, pipeline.recalibrators.selection.version
     watch.epochs.restore(state.numbers, state.begins, watch.slices.names)
     family, changes = restored_family(state, watch.settings, known.usual.given, selection)
-    for one in known.slices:
-        family.grow(one.name, one.k)
+    for one, dimensions in zip(known.slices, known.dimensions, strict=True):
+        family.grow(one.name, dimensions)
     watch.family = family
     for change in changes:
         watch.announce(change)
