@@ -17,10 +17,10 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Len
 
-from monitor.drift.bets import CHARTS, Detector, Direction, Severity, Stage
+from monitor.drift.bets import CHARTS, Detector, Direction, Quantity, Severity, Stage
 from monitor.drift.evidence import Scale
 from monitor.drift.reference import Origin
-from monitor.frames.marks import Count, Nanoseconds, NotNegative
+from monitor.frames.marks import Count, MaybeNan, Nanoseconds, NotNegative
 from monitor.frames.slices import TOTAL
 
 # Characters of the name of a slice; longer ones are not kept.
@@ -35,7 +35,13 @@ class Alarm:
     slice        'total': no slice alone, but all of them together
     detector     that has most of the evidence
     stage, direction
-                 what is wrong
+                 of the covariances that are wrong
+    dimension    that is wrong, or several: "x", "x, y"; '' all together
+    quantity     of it that is wrong
+    size         of the error, as Quantity says; of scale √(mean z²) of the dimension, or of all;
+                 of correlation √(mean u²/mean z²), u of the dimension given those before it: 1 as
+                 stated; NaN: unknown
+    unit         of the size; '' where it has none
     evidence     M, in hours; threshold is T
     event_ns     event time of the truth that tipped it
     since_ns     estimate of when it began, in event time: of the last frame before it
@@ -52,6 +58,10 @@ class Alarm:
     stage: Stage
     detector: Detector
     direction: Direction
+    dimension: str
+    quantity: Quantity
+    size: MaybeNan
+    unit: str
     evidence: NotNegative
     threshold: NotNegative
     event_ns: Nanoseconds

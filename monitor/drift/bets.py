@@ -82,6 +82,21 @@ class Detector(StrEnum):
     ABSOLUTE = "absolute"  # is it calibrated at all: coverage
     RELATIVE = "relative"  # has it changed since the reference: scale and tails of NEES
     TRACK = "track"  # the same, by seconds of tracks
+    TAIL = "tail"  # how many seconds of tracks have a detection that is far off
+    DIMENSION = "dimension"  # scale of each dimension
+    BIAS = "bias"  # mean error of each dimension
+    CORRELATION = "correlation"  # of each dimension with those before it
+    CONFIDENCE = "confidence"  # of class probabilities: how often the likeliest class is right
+
+
+class Quantity(StrEnum):
+    """Quantities that an alarm finds wrong, each with a size of its own."""
+
+    SCALE = "scale"  # factor by which σ is too small
+    BIAS = "bias"  # mean of detection − truth, in the unit of the dimension
+    CORRELATION = "correlation"  # factor by which σ given other dimensions is too small
+    TAIL = "tail"  # share of detections outside of what the covariance allows
+    CONFIDENCE = "confidence"  # accuracy − stated confidence, of class probabilities
 
 
 @dataclass(frozen=True, slots=True)

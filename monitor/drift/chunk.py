@@ -23,6 +23,7 @@ from monitor.drift.bets import (
     SEVERITIES,
     DetectionCells,
     Direction,
+    Quantity,
     Stage,
     log_likelihoods,
 )
@@ -408,12 +409,17 @@ class Chunk:
         family, evidence = self.family, self.family.evidence
         number, detector = self._leading(slice, severity)
         chart = CHARTS[number]
+        scale = scale_of(evidence.run[slice, number], family.usual.worth(slice, chart.stage))
         return Alarm(
             slice=name,
             severity=SEVERITIES[severity],
             stage=chart.stage,
             detector=DETECTORS[detector],
             direction=chart.direction,
+            dimension="",
+            quantity=Quantity.SCALE,
+            size=scale.estimate,
+            unit="",
             evidence=gathered,
             threshold=float(family.thresholds[severity]),
             event_ns=int(stretch.stamp_ns[-1]),
@@ -421,7 +427,7 @@ class Chunk:
             detections=int(evidence.run[slice, number, 0]),
             tracks=family.seen.count(slice, int(evidence.begun[slice, number])),
             labelled=family.slices[slice].labelled,
-            scale=scale_of(evidence.run[slice, number], family.usual.worth(slice, chart.stage)),
+            scale=scale,
             epoch=family.slices[slice].epoch,
             driven=stretch.driven / HOUR,
         )

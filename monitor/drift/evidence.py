@@ -48,7 +48,6 @@ from monitor.drift.bets import (
     ABSOLUTE,
     BETS,
     CHARTS,
-    DETECTORS,
     RELATIVE,
     SCALE,
     SEVERITIES,
@@ -292,7 +291,7 @@ _MOST = 50.0
 # more, and sums of it stay finite.
 LARGEST_SUM = 1e200
 _SUM = ArrayForm(np.float64, (None, len(CHARTS), ALL_BETS), 0.0, LARGEST_SUM)
-_SHARE = ArrayForm(np.float64, (None, len(CHARTS), len(DETECTORS)), 0.0, 1.0)
+_SHARE = ArrayForm(np.float64, (None, len(CHARTS), len(_WIDTHS)), 0.0, 1.0)
 # Stamps come as they will: any that a frame may have.
 _TIME = ArrayForm(np.int64, (None, len(CHARTS)), -(2**63), 2**63 - 1)
 _RUN = ArrayForm(np.float64, (None, len(CHARTS), 3), 0.0, 1e15)

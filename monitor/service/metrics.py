@@ -15,7 +15,7 @@ from itertools import chain, product
 
 from monitor.config import Reloads
 from monitor.drift.alarms import AlarmCount, DriftReading, SliceStanding, StageStanding
-from monitor.drift.bets import CHARTS, DETECTORS, SEVERITIES, Stage
+from monitor.drift.bets import CHARTS, SEVERITIES, Detector, Stage
 from monitor.fleet.uploads import Uploader
 from monitor.frames.detections import ACTED_ON, PASSED_THROUGH, Reason
 from monitor.frames.frame import TrackStatus, UncertainBy
@@ -152,7 +152,7 @@ def _log10(hours: float) -> float:
 def _alarms(counts: Sequence[AlarmCount]) -> Iterator[Row]:
     """Yields a count for every kind of alarm, from 0 on, so that the first alarm is an increase."""
     raised = {(one.stage, one.detector, one.direction): one.alarms for one in counts}
-    for chart, detector in product(CHARTS, DETECTORS):
+    for chart, detector in product(CHARTS, Detector):
         alarms = raised.get((chart.stage, detector, chart.direction), 0)
         yield chart.stage.label, detector, chart.direction, alarms
 

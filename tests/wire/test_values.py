@@ -13,7 +13,7 @@ from monitor.drift.alarms import (
     SliceStanding,
     StageStanding,
 )
-from monitor.drift.bets import Detector, Direction, Severity, Stage
+from monitor.drift.bets import Detector, Direction, Quantity, Severity, Stage
 from monitor.drift.evidence import Scale
 from monitor.drift.reference import Origin
 from monitor.frames.status import Status, StreamStatus, TrackerStatus
@@ -62,7 +62,7 @@ SCALES = st.builds(Scale, NUMBER, NUMBER, NUMBER)
 ALARMS = st.builds(
     Alarm,
     *(TEXT, st.sampled_from(Severity), st.sampled_from(Stage), st.sampled_from(Detector)),
-    *(st.sampled_from(Direction), NUMBER, NUMBER),
+    *(st.sampled_from(Direction), TEXT, st.sampled_from(Quantity), NUMBER, TEXT, NUMBER, NUMBER),
     *(st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1), UINT32, UINT32, UINT32),
     *(SCALES, UINT32, NUMBER),
 )
@@ -133,6 +133,7 @@ def test_a_summary_tells_the_kind_and_what_it_was_fitted_on():
         (Stage, calibration_pb2.Stage),
         (Detector, drift_pb2.DriftDetector),
         (Direction, drift_pb2.DriftDirection),
+        (Quantity, drift_pb2.DriftQuantity),
         (AlarmReason, drift_pb2.DriftChange),
         (DriftState, drift_pb2.DriftState),
         (Origin, drift_pb2.DriftOrigin),
