@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from monitor.drift.alarms import Alarm, AlarmChange, AlarmReason, error_of, hours
-from monitor.drift.bets import Stage
+from monitor.drift.bets import Quantity, Stage
 from monitor.figures.svg import number
 from monitor.figures.timeline import Mark
 from monitor.frames.space import MOST_SLICES
@@ -43,7 +43,7 @@ from monitor.statistics.reading import ReadingCache, WindowReading
 from monitor.v1 import calibration_pb2, drift_pb2, frame_pb2
 from monitor.v1 import perception_monitor_pb2 as pb
 from monitor.wire.messages import value_of
-from tests.alarmed import READING, alarm
+from tests.alarmed import READING, STANDINGS, alarm
 from tests.checkpointed import OF_CLASSES
 from tests.drifting import TOO_SMALL, Drive, drive_until_alarm, settings
 from tests.exported import snapshot
@@ -368,6 +368,18 @@ def test_alarms_then_swaps_then_tickets_are_said():
     assert (swap[:5], well[:5]) == ("swap:", "well:")
     assert "Nothing else" in well
     assert swap.endswith("; being verified, no action is needed now.")
+
+
+def test_an_alarm_of_one_quantity_is_said_with_its_dimension():
+    biased = alarm(dimension="<x>", quantity=Quantity.BIAS, size=-0.312, unit="m")
+    found = view(910.0, drift=replace(READING, standings=(replace(STANDINGS[0], alarm=biased),)))
+    (page, *_) = said(replace(found, event_ns=196_400_000_000))
+    assert page == (
+        "page: car is biased: <x> off by −0.31 m (reported − true); page raised 3 min ago."
+    )
+    text = drawn(found)
+    assert "<x>" not in text
+    assert "is biased: <b>" in text and "&lt;x&gt; off by −0.31 m (reported − true)" in text
 
 
 def test_a_swap_is_verified_by_the_guard_and_is_not_called_well_meanwhile():
