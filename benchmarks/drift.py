@@ -23,7 +23,15 @@ import numpy.typing as npt
 from scipy.special import digamma
 
 from benchmarks.machine import machine
-from monitor.drift.bets import CHARTS, CHARTS_OF, Aim, DetectionCells, Direction, Stage, log_likelihoods
+from monitor.drift.bets import (
+    CHARTS,
+    CHARTS_OF,
+    Aim,
+    DetectionCells,
+    Direction,
+    Stage,
+    log_likelihoods,
+)
 from monitor.drift.evidence import WITHOUT_TRACKS, Evidence, Shares, bounded_likelihood, by_severity
 from monitor.frames.space import BoolArray, FloatArray
 from tests.drift.drives import correlated

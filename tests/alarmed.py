@@ -19,7 +19,7 @@ from monitor.drift.alarms import (
     SliceStanding,
     StageStanding,
 )
-from monitor.drift.bets import Detector, Direction, Severity, Stage
+from monitor.drift.bets import Detector, Direction, Quantity, Severity, Stage
 from monitor.drift.evidence import Scale
 from monitor.drift.reference import Origin
 from monitor.pipeline.drift_watch import NoSuchSlice
@@ -40,6 +40,10 @@ def alarm(slice="car", **changes: Any) -> Alarm:
         "stage": Stage.RECALIBRATED,
         "detector": Detector.TRACK,
         "direction": Direction.OVER,
+        "dimension": "",
+        "quantity": Quantity.SCALE,
+        "size": 2.2,
+        "unit": "",
         "evidence": 1030.0,
         "threshold": 1000.0,
         "event_ns": 16_400_000_000,

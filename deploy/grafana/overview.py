@@ -40,6 +40,12 @@ _TRIED = rate(
 _DETECTIONS = rate("detections_total", "job", "5m", outcome="!refused")
 
 
+_STAY = (
+    f"max by (instance, slice, severity, stage, quantity, dimension) "
+    f"({of('drift_alarm_size', slice=SLICES)})"
+)
+
+
 def _worst(series: str) -> str:
     return f"max by ({BY_SLICE}) ({series})"
 
@@ -258,6 +264,17 @@ ALERTS = {
             )
         },
         Values(steps=above(1), least=0, decimals=0),
+    ),
+    """Alarms that stay
+    Until they are acknowledged, a new epoch, or calm: which quantity is wrong, of which dimension
+    (joint: of all together). Size of scale and correlation: the factor by which standard deviations
+    are too small; of bias: true less reported, in the unit of the dimension; of tail: the share
+    of detections outside of what the covariance allows; of confidence: accuracy less stated
+    confidence. Healthy: none. docs/runbook.md#what-is-wrong""": table(
+        ["instance", "slice", "severity", "stage", "quantity", "dimension"],
+        {"Size": (_STAY, Values(decimals=2), "auto")},
+        height=8,
+        span=24,
     ),
 }
 

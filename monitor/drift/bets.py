@@ -87,6 +87,21 @@ class Detector(StrEnum):
     DIMENSION = "dimension"  # has that of one dimension changed
     BIAS = "bias"  # has the mean of one dimension
     CORRELATION = "correlation"  # has how it hangs together with those before it
+    CONFIDENCE = "confidence"  # of class probabilities: how often the likeliest class is right
+
+
+# What no errors that are too small speak for.
+ONLY_OVER = (Detector.TAIL, Detector.BIAS)
+
+
+class Quantity(StrEnum):
+    """Quantities that an alarm finds wrong, each with a size of its own."""
+
+    SCALE = "scale"  # factor by which σ is too small
+    BIAS = "bias"  # mean of truth − detection, in the unit of the dimension
+    CORRELATION = "correlation"  # factor by which σ given other dimensions is too small
+    TAIL = "tail"  # share of detections outside of what the covariance allows
+    CONFIDENCE = "confidence"  # accuracy − stated confidence, of class probabilities
 
 
 @dataclass(frozen=True, slots=True)

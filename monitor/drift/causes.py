@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from monitor.drift.bets import BETS, CHARTS
+from monitor.drift.bets import BETS, CHARTS, Quantity
 from monitor.drift.channels import (
     BIASES,
     CORRELATIONS,
@@ -22,7 +22,6 @@ from monitor.drift.channels import (
     MOST_NAMED,
     SCALES,
     SHIPPED,
-    Quantity,
 )
 from monitor.drift.evidence import (
     COLUMNS,

@@ -20,7 +20,6 @@ the scale of the errors is. Levels are bounded, so that no outlier decides alone
 
 from __future__ import annotations
 
-from enum import StrEnum
 from functools import cache
 
 import numpy as np
@@ -30,16 +29,6 @@ from monitor.frames.space import FloatArray, IntArray, read_only
 # Dimensions with channels of their own, the first of the joint block: a box and its velocity have
 # eight. Further ones count in the joint NEES alone.
 MOST_NAMED = 8
-
-
-class Quantity(StrEnum):
-    """Ways in which estimates are wrong."""
-
-    SCALE = "scale"  # deviations are too small, or too large
-    BIAS = "bias"  # means are off
-    CORRELATION = "correlation"  # errors of the dimensions do not hang together as stated
-    TAIL = "tail"  # some errors are far beyond what the covariance allows
-    CONFIDENCE = "confidence"  # stated probabilities of classes are not met
 
 
 # Places of the channels: NEES against what is usual, and against what is shipped; then those of

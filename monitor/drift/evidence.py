@@ -24,6 +24,7 @@ from monitor.drift.bets import (
     BETS,
     CHARTS,
     DETECTORS,
+    ONLY_OVER,
     SCALE,
     SEVERITIES,
     Detector,
@@ -174,6 +175,7 @@ PLACES: dict[Detector, tuple[slice, ...]] = {
     Detector.DIMENSION: (_columns(SCALES, MOST_NAMED),),
     Detector.BIAS: (_columns(BIASES, MOST_NAMED), _columns(CHANNELS, MOST_NAMED)),
     Detector.CORRELATION: (_columns(CORRELATIONS, MOST_NAMED),),
+    Detector.CONFIDENCE: (),
 }
 
 
@@ -263,9 +265,6 @@ _NAMED: Shares = {
     Detector.CORRELATION: 0.04,
 }
 
-# What errors that are too small have none of.
-_OF_OVER = (Detector.TAIL, Detector.BIAS)
-
 # No reference but what is shipped, with levels of tracks and without.
 NO_REFERENCE: Shares = {Detector.ABSOLUTE: 0.45, Detector.SHIPPED: 0.3, **_NAMED}
 ONLY_COVERAGE: Shares = {Detector.ABSOLUTE: 0.6}
@@ -293,9 +292,9 @@ def _of_too_large(shares: Shares) -> Shares:
 
     What these have goes to what bets on detections, of change where it is known.
     """
-    rest = {one: share for one, share in shares.items() if one not in _OF_OVER}
+    rest = {one: share for one, share in shares.items() if one not in ONLY_OVER}
     to = Detector.RELATIVE if Detector.RELATIVE in rest else Detector.ABSOLUTE
-    rest[to] += sum(shares.get(one, 0.0) for one in _OF_OVER)
+    rest[to] += sum(shares.get(one, 0.0) for one in ONLY_OVER)
     return rest
 
 

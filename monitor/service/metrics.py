@@ -11,11 +11,18 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import chain, product
+from itertools import chain
 
 from monitor.config import Reloads
-from monitor.drift.alarms import AlarmCount, DriftReading, SliceStanding, StageStanding
-from monitor.drift.bets import CHARTS, DETECTORS, SEVERITIES, Stage
+from monitor.drift.alarms import (
+    Alarm,
+    AlarmCount,
+    DriftReading,
+    SliceStanding,
+    StageStanding,
+    raised_ever,
+)
+from monitor.drift.bets import SEVERITIES, Stage
 from monitor.fleet.uploads import Uploader
 from monitor.frames.detections import ACTED_ON, PASSED_THROUGH, Reason
 from monitor.frames.frame import TrackStatus, UncertainBy
@@ -124,7 +131,7 @@ def predicted(readings: tuple[PredictedReading, ...]) -> Iterator[str]:
 
 
 def drift(reading: DriftReading) -> Iterator[str]:
-    """Yields the families of drift; at most nine series for each slice that has labels."""
+    """Yields the families of drift; at most eleven series for each slice that has labels."""
     standings = reading.standings
     # The peak: evidence that rises and falls between two scrapes is seen nevertheless.
     peaks = ((each.slice, each.severity, _log10(each.peak)) for each in standings)
@@ -133,6 +140,8 @@ def drift(reading: DriftReading) -> Iterator[str]:
     yield family("drift_log10_threshold", thresholds.items())
     yield family("drift_state", ((each.slice, each.severity, each.state) for each in standings))
     yield family("drift_alarms_total", _alarms(reading.counts))
+    sizes = (_size(each.alarm) for each in standings if each.alarm is not None)
+    yield family("drift_alarm_size", sizes)
     yield _scales(standings, reading.stages)
     forwarded = [each for each in reading.stages if each.stage is Stage.RECALIBRATED]
     ratios = ((each.slice, each.effective_ratio) for each in forwarded)
@@ -152,9 +161,14 @@ def _log10(hours: float) -> float:
 def _alarms(counts: Sequence[AlarmCount]) -> Iterator[Row]:
     """Yields a count for every kind of alarm, from 0 on, so that the first alarm is an increase."""
     raised = {(one.stage, one.detector, one.direction): one.alarms for one in counts}
-    for chart, detector in product(CHARTS, DETECTORS):
-        alarms = raised.get((chart.stage, detector, chart.direction), 0)
-        yield chart.stage.label, detector, chart.direction, alarms
+    for kind in raised_ever():
+        stage, detector, direction = kind
+        yield stage.label, detector, direction, raised.get(kind, 0)
+
+
+def _size(alarm: Alarm) -> Row:
+    of = alarm.dimension or JOINT, alarm.unit
+    return alarm.slice, alarm.severity, alarm.stage.label, alarm.quantity, *of, alarm.size
 
 
 def _scales(standings: Sequence[SliceStanding], stages: Sequence[StageStanding]) -> str:

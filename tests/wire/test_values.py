@@ -1,5 +1,7 @@
 """Values over the wire and back: nothing is lost, and every word has its number."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -13,7 +15,7 @@ from monitor.drift.alarms import (
     SliceStanding,
     StageStanding,
 )
-from monitor.drift.bets import Detector, Direction, Severity, Stage
+from monitor.drift.bets import Detector, Direction, Quantity, Severity, Stage
 from monitor.drift.evidence import Scale
 from monitor.drift.reference import Origin
 from monitor.frames.status import Status, StreamStatus, TrackerStatus
@@ -41,6 +43,7 @@ from monitor.wire.messages import (
     value_of,
 )
 from tests.administered import record
+from tests.alarmed import alarm
 from tests.piped import BY_SLICE
 from tests.piped_classes import WARM
 
@@ -62,7 +65,7 @@ SCALES = st.builds(Scale, NUMBER, NUMBER, NUMBER)
 ALARMS = st.builds(
     Alarm,
     *(TEXT, st.sampled_from(Severity), st.sampled_from(Stage), st.sampled_from(Detector)),
-    *(st.sampled_from(Direction), NUMBER, NUMBER),
+    *(st.sampled_from(Direction), TEXT, st.sampled_from(Quantity), NUMBER, TEXT, NUMBER, NUMBER),
     *(st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1), UINT32, UINT32, UINT32),
     *(SCALES, UINT32, NUMBER),
 )
@@ -133,6 +136,7 @@ def test_a_summary_tells_the_kind_and_what_it_was_fitted_on():
         (Stage, calibration_pb2.Stage),
         (Detector, drift_pb2.DriftDetector),
         (Direction, drift_pb2.DriftDirection),
+        (Quantity, drift_pb2.DriftQuantity),
         (AlarmReason, drift_pb2.DriftChange),
         (DriftState, drift_pb2.DriftState),
         (Origin, drift_pb2.DriftOrigin),
@@ -156,3 +160,10 @@ def test_a_word_of_a_newer_contract_is_refused_by_field_number_and_remedy():
         value_of(Record, kind.FromString(newer))
     with pytest.raises(UnknownWord, match="'kind' 0"):
         value_of(Summary, admin_pb.RecalibratorSummary())
+
+
+def test_an_alarm_of_an_older_sidecar_is_of_the_scale_of_all_dimensions():
+    message = message_of(drift_pb2.DriftAlarm, alarm())
+    for name in ("dimension", "quantity", "size", "unit"):
+        message.ClearField(name)
+    assert value_of(Alarm, received(message)) == replace(alarm(), size=0.0)
