@@ -157,7 +157,7 @@ HELP = {
     "and the detector with most of the evidence.",
     "drift_alarm_size{slice,severity,stage,quantity,dimension,unit}": "Of the alarm that stays: by "
     "how much the quantity is wrong. scale, correlation: factor by which standard deviations are "
-    "too small; bias: detection less truth; tail: share of detections outside of what the "
+    "too small; bias: truth less detection; tail: share of detections outside of what the "
     "covariance allows; confidence: accuracy less stated confidence.",
     "drift_scale_estimate{slice,stage}": "By how much standard deviations are too small: root of "
     "the mean NEES/K; of the alarm that stays, else since the evidence against them began to rise; "
