@@ -18,7 +18,7 @@ slice  severity  state                evidence   threshold  log10        raised 
 car    page      alarm, as forwarded  0.121 h    1,000 h    -0.9 of 3.0  1,030 h    σ too small by 2.2 (1.9–2.6)  12.3 s  7
 car    ticket    ok                   0 h        500 h      -∞ of 2.7    -          -                             -       -
 truck  page      warning              250 h      1,000 h    2.4 of 3.0   -          -                             -       -
-truck  ticket    too few labelled     10^-7.0 h  500 h      -7.0 of 2.7  -          -                             -       -
+truck  ticket    too few watched      10^-7.0 h  500 h      -7.0 of 2.7  -          -                             -       -
 total  page      warning              1,280 h    10^7.0 h   3.1 of 7.0   -          -                             -       -
 
 evidence is as of now: healthy driving gives as much once in so many hours at most; an alarm is raised at the threshold, and evidence begins anew
