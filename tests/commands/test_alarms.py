@@ -29,6 +29,12 @@ truck  as forwarded  -                           1             detection     shi
 
 to end alarms: alarms acknowledge [SLICE ...]
 """  # noqa: E501 -- the table as it is printed
+LATE = (
+    "drift has left out 12,500 labelled detections: 12,499 late (behind newer labels of their "
+    "stream: send the labels of a stream in the order of its frames, or raise [pending] "
+    "max_disorder_seconds above how far they come behind); 1 undated (of frames without a "
+    "believable capture time: send stamp_ns)"
+)
 NOON_NS = 1_750_000_000_123_456_789
 
 
@@ -48,6 +54,15 @@ def said(capsys, sidecar):
         return found.err if code else found.out
 
     return done
+
+
+def test_list_says_what_was_left_out_and_what_to_do_also_where_nothing_was_watched(said, sidecar):
+    told = ("late", 12_499), ("undated", 1), ("superseded", 7), ("overload", 0), ("tracks", 3)
+    sidecar.watch.answer = replace(sidecar.watch.answer, left_out=told)
+    assert said("list") == f"{LISTED}\n{LATE}\n"
+    assert json.loads(said("list", "--json"))["left_out"] == dict(told)
+    sidecar.watch.answer = DriftReading(left_out=told)
+    assert said("list").endswith(f"\n\n{LATE}\n")
 
 
 @pytest.fixture

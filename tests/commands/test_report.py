@@ -21,9 +21,11 @@ from monitor.commands.pages.report_page import Report, Said, Slice, digest_of, w
 from monitor.commands.report.evidence import Indicator, indicators
 from monitor.commands.report.live import slices_of, verdict
 from monitor.commands.sending import running_sidecar
-from monitor.commands.sidecar_client import Client, ask
+from monitor.commands.sidecar_client import Client, DriftStandings, ask
+from monitor.drift.alarms import DriftState, SliceStanding
+from monitor.drift.bets import Severity
 from monitor.figures.svg import number
-from monitor.frames.slices import marked
+from monitor.frames.slices import TOTAL, marked
 from monitor.frames.space import Dimension, Space
 from monitor.statistics.exact_engine import evaluate_rows
 from monitor.statistics.observations import finished
@@ -184,6 +186,18 @@ def test_an_indicator_is_met_only_where_its_whole_interval_is():
 def test_the_verdict_asks_whether_ground_truth_without_any_error_is_a_copy():
     (found,) = verdict([sliced("Car", 0.0)], [])
     assert found.kind == "ticket" and "Is the ground truth a copy of the mean?" in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("state", "kinds"), [(DriftState.OK, ["note", "well"]), (DriftState.TOO_FEW, ["ticket"])]
+)
+def test_no_verdict_is_well_where_drift_has_left_out_most_labels(state, kinds):
+    total = SliceStanding(TOTAL, Severity.PAGE, state, 0.0, 0.0, 1000.0, None)
+    found = list(verdict([sliced("Car", 1.0)], [], (), DriftStandings((total,), (), {"late": 500})))
+    assert [one.kind for one in found] == kinds
+    assert found[0].sentence.startswith("Drift has left out 500 labelled detections: 500 late (")
+    few = DriftStandings((total,), (), {"superseded": 500})
+    assert [one.kind for one in verdict([sliced("Car", 1.0)], [], (), few)] == ["well"]
 
 
 def test_evidence_wants_a_file_of_its_own():
