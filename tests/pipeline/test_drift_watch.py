@@ -116,7 +116,7 @@ def test_what_an_earlier_recalibrator_of_a_slice_made_is_superseded_also_where_i
     watch = watch_of(told=told)
     watch.changed("a", [])
     assert taken_in(watch, rows_of(0, slices=(0, 0, 1))) == [2, 1, 0]
-    watch.add(rows_of(1, slices=(0, 0, 1)), "a")
+    watch.add(rows_of(1, slices=(0, 0, 1), live=False), "a")
     watch.changed("b", [0])
     assert taken_in(watch) == [0, 2, 0]
     assert watch.left_out["superseded"] == 2
@@ -241,6 +241,21 @@ def later(delay_s: float, fault_s: float = 12.0, seconds: int = 20) -> DriftWatc
 def test_labels_that_are_all_a_minute_late_are_evidence_like_those_that_come_at_once():
     at_once, late = (family_state(later(delay).family, "") for delay in (0, 61))
     assert b"".join(finished(family_text(late))) == b"".join(finished(family_text(at_once)))
+
+
+def test_a_late_label_bets_once_however_often_it_is_revised_and_also_where_it_is_the_first():
+    pipeline = pipeline_of()
+    stream, rows = opened(pipeline), [Sent(0, (0.0,) * 3, (1.0,) * 3)]
+    for number in range(620):
+        pipeline.process(stream, frame(rows, number, number * PERIOD))
+    for number, revisions in enumerate(((1, 2, 3), (0, 1))):
+        for revision in revisions:
+            told = [Label(0, (1.0,) * 3)] if revision else []
+            told_of = replace(labels(told, number, complete=True), revision=revision)
+            reported(pipeline, told_of)
+    assert taken_in(pipeline.drift) == [2]
+    assert pipeline.counters.truth.matched == 4
+    assert sum(pipeline.drift.left_out.values()) == 0
 
 
 def test_labels_of_an_hour_ago_are_left_out_where_newer_ones_are_watched_and_watched_elsewhere():
