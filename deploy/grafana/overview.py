@@ -92,8 +92,9 @@ NOW = {
         Values(steps=BAND, decimals=2),
     ),
     """Slices without enough labels
-    Slices with fewer than 100 labelled detections: nothing can be said of them yet. Healthy: 0
-    after the first minutes. docs/runbook.md#calibrationlabelledsharelow""": stat(
+    Slices of which drift has watched fewer than 100 labelled detections, or left out more:
+    nothing can be said of them yet. Healthy: 0 after the first minutes.
+    docs/runbook.md#calibrationlabelledsharelow""": stat(
         {"slices": f"sum({of('drift_state', severity='page')} == bool 3)"},
         Values(steps=((None, GOOD), (1, "blue"))),
     ),
@@ -166,7 +167,7 @@ FOUND = {
     """Drift, pages
     What `drift_state` said, over time. Healthy: green, nothing found. Yellow: a tenth of what an
     alarm needs. Red: an alarm, until it is acknowledged, a new epoch, or calm. Blue: fewer than 100
-    labelled detections. docs/runbook.md#calibrationdriftpage""": states(
+    labelled detections, or more left out. docs/runbook.md#calibrationdriftpage""": states(
         {"{{slice}}": _state("page")}
     ),
     """Drift, tickets

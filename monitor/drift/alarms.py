@@ -9,7 +9,7 @@ What becomes of an alarm afterwards is said in Alarms.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Annotated
@@ -111,7 +111,7 @@ class DriftState(IntEnum):
     OK = 0
     WARNING = 1  # a tenth of what an alarm needs
     ALARM = 2  # until it is acknowledged, a new epoch, or calm
-    TOO_FEW = 3  # fewer than 100 labelled detections
+    TOO_FEW = 3  # fewer than 100 labelled detections were watched, or more were left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +263,29 @@ def raised_ever() -> Iterator[Raised]:
         for detector in Detector:
             if chart.direction is Direction.OVER or detector not in ONLY_OVER:
                 yield chart.stage, detector, chart.direction
+
+
+# Why no bet uses a labelled detection at all: what happened, and what to do. Those that are
+# superseded are no loss: another recalibrator is active.
+_LEFT_OUT = {
+    "late": "behind newer labels of their stream: send the labels of a stream in the order of its "
+    "frames, or raise [pending] max_disorder_seconds above how far they come behind",
+    "undated": "of frames without a believable capture time: send stamp_ns",
+    "overload": "more than can wait: send labels as they come, not in bursts",
+    "failed": "taken in at a fault: see the log of the sidecar",
+}
+
+
+def left_out_sentence(left_out: Mapping[str, int]) -> str:
+    """Says how many labelled detections no bet has used, why, and what to do; empty if none.
+
+    left_out  by reason; reasons that are no loss are not told
+    """
+    found = {why: n for why in _LEFT_OUT if (n := left_out.get(why, 0)) > 0}
+    if not found:
+        return ""
+    reasons = "; ".join(f"{n:,} {why} ({_LEFT_OUT[why]})" for why, n in found.items())
+    return f"drift has left out {_count(sum(found.values()), 'labelled detection')}: {reasons}"
 
 
 # Hours beyond these are told by their power of ten alone.

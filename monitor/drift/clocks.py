@@ -22,6 +22,9 @@ from monitor.frames.space import BoolArray, IntArray
 
 T = TypeVar("T")
 
+# A source that is set back by more begins anew: a drive played again, or after one wild stamp.
+SET_BACK_NS = 10 * BLOCK_NS
+
 
 class _Held(NamedTuple, Generic[T]):
     """An item that is held, and the rows that it counts for.
@@ -45,8 +48,8 @@ class ReorderBuffer(Generic[T]):
     come behind, so that sources need not wait for each other, and one that keeps its order waits
     for nothing. Per source, items that come less far behind the newest than one has before are
     given out by stamp, whatever order they came in; only what is alike stays as it came. One that
-    comes too late goes out at once. Stamps must be believable: one far ahead makes all that follow
-    late, until `begin_anew`.
+    comes too late goes out at once, or is refused. A source that is set back farther than by any
+    disorder begins anew.
 
     disorder_ns  what is farther behind the newest of its source is not waited for
     rows         held now
@@ -61,24 +64,47 @@ class ReorderBuffer(Generic[T]):
     _out: list[T] = field(default_factory=list)
     _arrived: int = 0
 
+    def go_on(self, given_ns: Mapping[int, int]) -> None:
+        """Begins behind the stamps that the last run has given out, by source."""
+        self._given, self._newest = dict(given_ns), dict(given_ns)
+
     def put(
-        self, stamp_ns: int, source: int, item: T, *, rows: int = 1, now_ns: int | None = None
-    ) -> None:
-        """Takes in an item; `ready` gives out what need not wait any longer."""
-        newest = self._newest.get(source)
-        if newest is None or stamp_ns > newest:
-            self._newest[source] = stamp_ns
-        elif newest - stamp_ns > self._seen.get(source, 0):
-            self._seen[source] = min(newest - stamp_ns, self.disorder_ns)
-        given = self._given.get(source)
-        if given is not None and stamp_ns < given:
-            self._out.append(item)
-            return
+        self,
+        stamp_ns: int,
+        source: int,
+        item: T,
+        *,
+        rows: int = 1,
+        now_ns: int | None = None,
+        refuse_late: bool = False,
+    ) -> bool:
+        """Takes in an item; `ready` gives out what need not wait any longer.
+
+        refuse_late  do not take it if it is behind what was given out of its source
+        returns      whether it was taken
+        """
+        late_ns = max(0, self._given.get(source, stamp_ns) - stamp_ns)
+        if late_ns > max(SET_BACK_NS, self.disorder_ns) and not refuse_late:
+            self._end(source)
+            late_ns = 0
+        newest = self._newest.setdefault(source, stamp_ns)
+        behind_ns = newest - stamp_ns
+        if late_ns and refuse_late and behind_ns > self.disorder_ns:
+            # To wait for the like of it would be no use.
+            return False
+        self._newest[source] = max(newest, stamp_ns)
+        if behind_ns > self._seen.get(source, 0):
+            self._seen[source] = min(behind_ns, self.disorder_ns)
+        if late_ns:
+            if not refuse_late:
+                self._out.append(item)
+            return not refuse_late
         at_ns = math.inf if now_ns is None else now_ns
         held = _Held(stamp_ns, self._arrived, at_ns, rows, item)
         self._arrived += 1
         heapq.heappush(self._held.setdefault(source, []), held)
         self.rows += rows
+        return True
 
     def ready(self, now_ns: int | None = None) -> list[T]:
         """Gives out, each once, the items that none can overtake any more.
@@ -100,11 +126,16 @@ class ReorderBuffer(Generic[T]):
 
     def begin_anew(self) -> None:
         """Forgets all sources, whose time began anew; what is held of them is given out next."""
-        for source in self._newest:
-            while source in self._held:
-                self._out.append(self._pop(source))
-        for known in (self._newest, self._given, self._seen):
-            known.clear()
+        for source in list(self._newest):
+            self._end(source)
+        self._seen.clear()
+
+    def _end(self, source: int) -> None:
+        """Forgets the time of a source; what is held of it is given out next."""
+        while source in self._held:
+            self._out.append(self._pop(source))
+        for known in (self._newest, self._given):
+            known.pop(source, None)
 
     def _pop(self, source: int) -> T:
         held = heapq.heappop(self._held[source])
@@ -127,9 +158,6 @@ _SILENT, _LEAST_SILENT = 20, 50
 
 # Frames after which a source is forgotten.
 _GONE = 4096
-
-# A source that is set back by more begins anew: a drive played again, or after one wild stamp.
-SET_BACK_NS = 10 * BLOCK_NS
 
 # A source is over when, since it was last heard of, all of them moved on by this on average.
 # Long, because labels of one source may come in batches of minutes while others wait.

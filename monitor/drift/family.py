@@ -302,14 +302,19 @@ class Family:
 # ---- how all slices stand
 
 
-def family_reading(family: Family, left_out: tuple[tuple[str, int], ...]) -> DriftReading:
+def family_reading(
+    family: Family, left_out: tuple[tuple[str, int], ...], missed: Mapping[int, int]
+) -> DriftReading:
     """Reads how all slices stand, as of now.
 
     left_out  detections with ground truth that were not watched, by why
+    missed    those of the present epochs, by slice
     """
     charts, names = family.evidence.by_chart(family.evidence.weights), family.names
     evidence = by_severity(charts)
-    few = {one.name: one.labelled < _FEWEST for one in family.slices}
+    few = {one.name: _few(one.labelled, missed.get(i, 0)) for i, one in enumerate(family.slices)}
+    watched = sum(one.labelled for one, *_ in family.places)
+    few[TOTAL] = _few(watched, sum(missed.values()))
     total = [float(of_severity.sum()) for of_severity in evidence.T]
     rows = [*zip(names, evidence, family.evidence.peak, strict=True), (TOTAL, total, family.peak)]
     standings = [
@@ -335,6 +340,11 @@ def family_reading(family: Family, left_out: tuple[tuple[str, int], ...]) -> Dri
         driven=family.clock.driven / HOUR,
         left_out=left_out,
     )
+
+
+def _few(watched: int, missed: int) -> bool:
+    """Says that what was watched does not show that all is well."""
+    return watched < max(_FEWEST, missed)
 
 
 def _standing(

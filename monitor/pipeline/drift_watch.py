@@ -7,7 +7,7 @@ of its slice began.
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -160,6 +160,7 @@ class DriftWatch:
               how far behind others of its source a label's frame may be, and still be in order
     clock     how far event time has come, over all sources
     left_out  detections with truth that are not watched, by why
+    missed    by slice, those of its present epoch among them
     at_work   whether somebody is taking in what waits, or holds all as it is
     """
 
@@ -173,6 +174,7 @@ class DriftWatch:
     family: Family = field(init=False)
     epochs: DriftEpochs = field(default_factory=DriftEpochs)
     left_out: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_LEFT_OUT, 0))
+    missed: Counter[int] = field(default_factory=Counter)
     # Portions that have ended, and the one that goes on.
     _ended: deque[_Portion] = field(default_factory=deque)
     _open: _Portion = field(default_factory=_Portion)
@@ -189,26 +191,44 @@ class DriftWatch:
         """Takes references from recorded drives, by slice; before anything is taken in."""
         self.family = Family(self.settings, references)
 
+    def go_on(self, family: Family) -> None:
+        """Goes on with the evidence of the last run; labels behind it are late."""
+        for one, dimensions in zip(self.family.slices, self.family.dimensions, strict=True):
+            family.grow(one.name, dimensions)
+        self.family = family
+        self._order.go_on(family.seconds.times.latest_ns)
+
     # ---- on the way in
 
     def add(self, rows: MatchedRows, made_by: str | None) -> None:
         """Takes in detections of a frame with their ground truth; cheap.
 
+        Labels count at the time of their frames, however much later they come. Those that are not
+        live are left out if newer ones of their source were taken in before.
+
         made_by  version of the recalibrator that made the recalibrated stage; None: none could
         """
         if not self.watching or rows.n == 0:
             return
-        if not rows.live:
-            self.left_out["late"] += rows.n
-        elif rows.stamp_ns is None:
-            self.left_out["undated"] += rows.n
+        if rows.stamp_ns is None:
+            self._leave_out("undated" if rows.live else "late", rows)
         elif self._waiting_rows + self._order.rows + rows.n > _WAITING:
-            self.left_out["overload"] += rows.n
-        else:
-            frame = _Frame(rows, made_by, rows.stamp_ns // BLOCK_NS)
-            now_ns = self.clock.now_ns
-            self._order.put(rows.stamp_ns, rows.source, frame, rows=rows.n, now_ns=now_ns)
+            self._leave_out("overload", rows)
+        elif self._order.put(
+            rows.stamp_ns,
+            rows.source,
+            _Frame(rows, made_by, rows.stamp_ns // BLOCK_NS),
+            rows=rows.n,
+            now_ns=self.clock.now_ns,
+            refuse_late=not rows.live,
+        ):
             self._take_over()
+        else:
+            self._leave_out("late", rows)
+
+    def _leave_out(self, why: str, rows: MatchedRows) -> None:
+        self.left_out[why] += rows.n
+        self.missed.update(rows.slices.tolist())
 
     def _take_over(self) -> None:
         """Moves frames that no older frame can overtake into the open portion."""
@@ -265,11 +285,12 @@ class DriftWatch:
                 portion = self._ended.popleft()
                 frames = portion.frames
                 self._waiting_rows -= portion.rows
-                failed = sum(frame.rows.n for frame in frames)
+                failed = frames
                 with contained(self.counters, log, NOT_WATCHED):
                     yield from self._take(frames)
-                    failed = 0
-                self.left_out["failed"] += failed
+                    failed = []
+                for frame in failed:
+                    self._leave_out("failed", frame.rows)
                 yield
 
     def _take(self, frames: Sequence[_Frame]) -> Generator[None, None, None]:
@@ -343,6 +364,8 @@ class DriftWatch:
         follows  it is the one before, adapted: no epoch begins
         """
         self.epochs.begin(version, slices)
+        for slice in slices:
+            del self.missed[slice]
         self._grow()
         for change in self.family.new_epoch(slices, left=not follows):
             self.announce(change)
@@ -386,7 +409,7 @@ class DriftWatch:
         # Detections that could not join the bet of their track; each is bet on by itself.
         seconds = self.family.seconds
         left_out = self.left_out | {"late_seconds": seconds.late, "tracks": seconds.left_out}
-        return family_reading(self.family, tuple(left_out.items()))
+        return family_reading(self.family, tuple(left_out.items()), self.missed)
 
 
 def _tracks(rows: MatchedRows) -> ClusterArray:

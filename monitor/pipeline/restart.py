@@ -293,12 +293,10 @@ def drift_of(pipeline: Pipeline) -> FamilyState:
 def restore_drift(pipeline: Pipeline, state: FamilyState) -> None:
     """Goes on with evidence and alarms, once the active recalibrator is known."""
     watch = pipeline.drift
-    known, selection = watch.family, pipeline.recalibrators.selection.version
+    given, selection = watch.family.usual.given, pipeline.recalibrators.selection.version
     watch.epochs.restore(state.numbers, state.begins, watch.slices.names)
-    family, changes = restored_family(state, watch.settings, known.usual.given, selection)
-    for one, dimensions in zip(known.slices, known.dimensions, strict=True):
-        family.grow(one.name, dimensions)
-    watch.family = family
+    family, changes = restored_family(state, watch.settings, given, selection)
+    watch.go_on(family)
     for change in changes:
         watch.announce(change)
 

@@ -152,7 +152,8 @@ HELP = {
     "drift_log10_threshold{severity}": "Evidence at which there is an alarm: log10 of the stated "
     "hours between two false ones.",
     "drift_state{slice,severity}": "0: nothing found; 1: a tenth of what an alarm needs; 2: alarm, "
-    "until it is acknowledged, a new epoch, or calm; 3: fewer than 100 labelled detections.",
+    "until it is acknowledged, a new epoch, or calm; 3: fewer than 100 labelled detections "
+    "were watched, or more were left out.",
     "drift_alarms_total{stage,detector,direction}": "Alarms that were raised, by what was found "
     "and the detector with most of the evidence.",
     "drift_alarm_size{slice,severity,stage,quantity,dimension,unit}": "Of the alarm that stays: by "

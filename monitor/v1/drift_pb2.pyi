@@ -215,3 +215,11 @@ class DriftStageStanding(_message.Message):
     reference_detections: int
     unit: DriftUnit
     def __init__(self, slice: _Optional[str] = ..., stage: _Optional[_Union[_calibration_pb2.Stage, str]] = ..., scale: _Optional[_Union[DriftScale, _Mapping]] = ..., effective_ratio: _Optional[float] = ..., reference: _Optional[_Union[DriftOrigin, str]] = ..., reference_tracks: _Optional[int] = ..., reference_detections: _Optional[int] = ..., unit: _Optional[_Union[DriftUnit, str]] = ...) -> None: ...
+
+class DriftLeftOut(_message.Message):
+    __slots__ = ("reason", "detections")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    DETECTIONS_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    detections: int
+    def __init__(self, reason: _Optional[str] = ..., detections: _Optional[int] = ...) -> None: ...

@@ -23,9 +23,10 @@ from monitor.commands.report.evidence import Indicator, indicators, statement_of
 from monitor.commands.report.live import Seen, slices_of, verdict
 from monitor.commands.sending import running_sidecar
 from monitor.commands.sidecar_client import Client, DriftStandings, ask
-from monitor.drift.bets import Quantity
+from monitor.drift.alarms import DriftState, SliceStanding
+from monitor.drift.bets import Quantity, Severity
 from monitor.figures.svg import number
-from monitor.frames.slices import marked
+from monitor.frames.slices import TOTAL, marked
 from monitor.frames.space import Dimension, Space
 from monitor.statistics.exact_engine import evaluate_rows
 from monitor.statistics.observations import finished
@@ -200,6 +201,18 @@ def test_a_statement_names_what_an_alarm_finds_wrong():
         told.items() >= {"dimension": "x", "quantity": "bias", "size": 0.312, "unit": "m"}.items()
     )
     assert "car, biased as forwarded: x off by +0.31 m" in told["sentence"]
+
+
+@pytest.mark.parametrize(
+    ("state", "kinds"), [(DriftState.OK, ["note", "well"]), (DriftState.TOO_FEW, ["ticket"])]
+)
+def test_no_verdict_is_well_where_drift_has_left_out_most_labels(state, kinds):
+    total = SliceStanding(TOTAL, Severity.PAGE, state, 0.0, 0.0, 1000.0, None)
+    found = list(verdict([sliced("Car", 1.0)], [], (), DriftStandings((total,), (), {"late": 500})))
+    assert [one.kind for one in found] == kinds
+    assert found[0].sentence.startswith("Drift has left out 500 labelled detections: 500 late (")
+    few = DriftStandings((total,), (), {"superseded": 500})
+    assert [one.kind for one in verdict([sliced("Car", 1.0)], [], (), few)] == ["well"]
 
 
 def test_evidence_wants_a_file_of_its_own():
