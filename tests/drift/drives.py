@@ -114,6 +114,34 @@ def cut(frames, cuts):
     return [watched(frames[a:b]) for a, b in pairwise(edges)]
 
 
+def correlated_errors(
+    seed: int,
+    k: int,
+    correlation: float,
+    frames: int,
+    open_tracks: int = 8,
+    life: int = 40,
+    bias: float = 0.0,
+) -> tuple[FloatArray, IdArray]:
+    """(F, k, T) whitened errors and (F, T) ids: AR(1), and a constant bias of each track, of which
+    the second moment is 1 together; a track ends with 1/life in each frame.
+    """
+    random = np.random.default_rng(seed)
+    ids = np.arange(1, open_tracks + 1)
+    following = open_tracks + 1
+    errors, biases = random.standard_normal((2, open_tracks, k))
+    whole, tracks = np.empty((frames, k, open_tracks)), np.empty((frames, open_tracks), np.uint64)
+    for frame in range(frames):
+        whole[frame], tracks[frame] = (np.sqrt(1 - bias**2) * errors + bias * biases).T, ids
+        fresh = random.standard_normal((open_tracks, k))
+        errors = correlation * errors + np.sqrt(1 - correlation**2) * fresh
+        over = np.flatnonzero(random.random(open_tracks) < 1 / life)
+        errors[over], biases[over] = random.standard_normal((2, over.size, k))
+        ids[over] = np.arange(following, following + over.size)
+        following += over.size
+    return whole, tracks
+
+
 def correlated(
     seed: int,
     k: int,
@@ -123,23 +151,9 @@ def correlated(
     life: int = 40,
     bias: float = 0.0,
 ) -> tuple[FloatArray, IdArray]:
-    """(F, T) NEES and ids: AR(1) whitened errors, and a constant bias of each track, of which
-    the second moment is 1 together; a track ends with 1/life in each frame.
-    """
-    random = np.random.default_rng(seed)
-    ids = np.arange(1, open_tracks + 1)
-    following = open_tracks + 1
-    errors, biases = random.standard_normal((2, open_tracks, k))
-    nees, tracks = np.empty((frames, open_tracks)), np.empty((frames, open_tracks), np.uint64)
-    for frame in range(frames):
-        whole = np.sqrt(1 - bias**2) * errors + bias * biases
-        nees[frame], tracks[frame] = (whole**2).sum(axis=1), ids
-        fresh = random.standard_normal((open_tracks, k))
-        errors = correlation * errors + np.sqrt(1 - correlation**2) * fresh
-        over = np.flatnonzero(random.random(open_tracks) < 1 / life)
-        errors[over], biases[over] = random.standard_normal((2, over.size, k))
-        ids[over] = np.arange(following, following + over.size)
-        following += over.size
+    """(F, T) NEES and ids of correlated errors."""
+    errors, tracks = correlated_errors(seed, k, correlation, frames, open_tracks, life, bias)
+    nees: FloatArray = np.square(errors).sum(axis=1)
     return nees, tracks
 
 
