@@ -329,8 +329,8 @@ def _alarms_of_earlier(content: Content) -> Content:
 
 def _slice_of_earlier(content: Content) -> Content:
     """Begins a slice anew, in its epoch; alarms become calm by the seconds that it was fed."""
-    begun = json.loads(_SLICE.write(SliceState.begun(content["name"], content["k"])))
-    kept = {name: content[name] for name in ("epoch", "labelled", "fed", "known")}
+    begun = json.loads(_SLICE.write(SliceState.begun("", content["k"])))
+    kept = {name: content[name] for name in ("name", "epoch", "labelled", "fed", "known")}
     evidence = {**begun["evidence"], "peak": content["evidence"]["peak"]}
     return {**begun, **kept, "evidence": evidence}
 
