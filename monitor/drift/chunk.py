@@ -37,7 +37,7 @@ from monitor.drift.channels import (
     channels,
     degrees_of,
 )
-from monitor.drift.correlation import Records
+from monitor.drift.correlation import Records, summed
 from monitor.drift.evidence import (
     ALL_BETS,
     CHANNEL_OF,
@@ -311,10 +311,10 @@ class Chunk:
         seconds, board, aims = self.seconds.take(chosen), self.board, self.family.aims[stage]
         second, there = int(seconds["second"][0]), channels(self.k)
         at, before = self.place[seconds["slice"]], seconds["before"]
-        level, usual = seconds["level"][:, stage][:, there], self.usual[stage].take(at)
+        level, usual = seconds["level"][:, stage][:, there], self.usual[stage]
         counts = np.bincount(at, minlength=board.slices)
         low, high = self._bands(stage, there)
-        between = np.where(seconds["older"][:, None], _ANY_LEVEL, usual.between[:, there])
+        between = np.where(seconds["older"][:, None], _ANY_LEVEL, usual.between[at][:, there])
         past = Past(seconds["count"], seconds["rows"], seconds["rows2"])
         rows = np.maximum(seconds["rows"], 1)[:, None]
         found = residuals(
@@ -323,11 +323,11 @@ class Chunk:
             seconds["total"][:, stage][:, there] / rows,
             self._common_before(stage, chosen)[:, there] / rows,
             UsualLevels(
-                usual.mean[:, there],
+                usual.mean[at][:, there],
                 between,
-                usual.within[:, there],
-                usual.spread[:, there],
-                usual.length[:, there],
+                usual.within[at][:, there],
+                usual.spread[at][:, there],
+                usual.length[at][:, there],
             ),
             low[at],
             high[at],
@@ -377,16 +377,15 @@ class Chunk:
                     since.ravel(),
                     slope.ravel(),
                 ).reshape(at.size, width.size, -1)
-                sums = np.zeros((board.slices, width.size, len(FACTORS)))
-                np.add.at(sums, at, of_tracks)
+                sums = summed(of_tracks, at, board.slices)
                 sums[counts > 0] += of_edge[counts > 0, :, None]
                 said[:, i, chosen_columns] = sums
                 self._note_supporters(chart, seconds, chosen_columns, of_tracks.max(axis=2))
-            far = sign * (level[:, 0] - usual.calibrated) > 2 * math.log(aim.tolerance) + _FAR
+            far = sign * (level[:, 0] - usual.calibrated[at]) > 2 * math.log(aim.tolerance) + _FAR
             self._note_supporters(
                 chart, seconds, np.zeros(1, np.int64), np.where(far, _ALWAYS, 0.0)[:, None]
             )
-        tails = self._tails(stage, seconds, usual, at)
+        tails = self._tails(stage, seconds, at)
         board.add_seconds(charts, hours * counts / counts.sum(), said, tails, second)
 
     def _bands(self, stage: Stage, there: IntArray) -> tuple[FloatArray, FloatArray]:
@@ -411,17 +410,17 @@ class Chunk:
             ends[1][:, ours] = np.maximum(tolerance, right[:, ours])
         return ends[0], ends[1]
 
-    def _tails(
-        self, stage: Stage, seconds: Records, usual: UsualArrays, at: IntArray
-    ) -> FloatArray:
-        """Returns ln L of the bets on tails of the P slices, (P, 4)."""
-        found = np.zeros((self.board.slices, len(FACTORS)))
-        asked = np.flatnonzero(seconds["trial"][:, stage])
-        outside = seconds["outside"][asked, stage]
+    def _tails(self, stage: Stage, seconds: Records, at: IntArray) -> FloatArray:
+        """Returns ln L of the bets on tails of the P slices, (P, 4).
+
+        at  (m,) the slice of each second, of the P
+        """
+        asked, usual = np.flatnonzero(seconds["trial"][:, stage]), self.usual[stage]
+        outside, slices = seconds["outside"][asked, stage], at[asked]
         ratios = tail_log_ratios(
-            outside, seconds["count"][asked], usual.outside[asked], usual.onsets[asked]
+            outside, seconds["count"][asked], usual.outside[slices], usual.onsets[slices]
         )
-        np.add.at(found, at[asked], ratios)
+        found = summed(ratios, slices, self.board.slices)
         chart = CHARTS_OF[stage].start
         here = seconds.take(asked[outside > 0])
         self.family.supporters[chart].add(
@@ -451,9 +450,8 @@ class Chunk:
         # A key after a pause is another track.
         tracks = cluster_id((self.seconds["key"], self.seconds["first"]))
         lives = np.unique(tracks, return_inverse=True)[1]
-        sums = np.zeros((int(lives.max()) + 1, CHANNELS))
         common = self.seconds["common"][:, stage] * self.seconds["count"][:, None]
-        np.add.at(sums, lives, common)
+        sums = summed(common, lives, int(lives.max()) + 1)
         return found + sums[lives[chosen]]
 
     # ---- alarms

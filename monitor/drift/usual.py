@@ -99,7 +99,7 @@ def watched_errors(
 
 
 # Rows that are taken in together: a call costs as much as some hundred of them.
-AT_ONCE = 512
+AT_ONCE = 1024
 WAITING = np.dtype(
     [("nees", np.float64), ("track", np.uint64), ("frame", np.int64), ("stamp", np.int64)]
 )
