@@ -260,13 +260,13 @@ Shares = Mapping[Detector, float]
 
 _NAMED: Shares = {
     Detector.TAIL: 0.05,
-    Detector.DIMENSION: 0.08,
-    Detector.BIAS: 0.08,
-    Detector.CORRELATION: 0.04,
+    Detector.DIMENSION: 0.06,
+    Detector.BIAS: 0.06,
+    Detector.CORRELATION: 0.03,
 }
 
 # No reference but what is shipped, with levels of tracks and without.
-NO_REFERENCE: Shares = {Detector.ABSOLUTE: 0.45, Detector.SHIPPED: 0.3, **_NAMED}
+NO_REFERENCE: Shares = {Detector.ABSOLUTE: 0.45, Detector.SHIPPED: 0.35, **_NAMED}
 ONLY_COVERAGE: Shares = {Detector.ABSOLUTE: 0.6}
 
 # A reference, without levels of tracks and with them; and of so few tracks that what was watched
@@ -275,14 +275,14 @@ WITHOUT_TRACKS: Shares = {Detector.ABSOLUTE: 0.5, Detector.RELATIVE: 0.5}
 WITH_TRACKS: Shares = {
     Detector.ABSOLUTE: 0.2,
     Detector.RELATIVE: 0.2,
-    Detector.TRACK: 0.35,
+    Detector.TRACK: 0.4,
     **_NAMED,
 }
 OF_FEW_TRACKS: Shares = {
     Detector.ABSOLUTE: 0.2,
     Detector.RELATIVE: 0.1,
     Detector.TRACK: 0.25,
-    Detector.SHIPPED: 0.2,
+    Detector.SHIPPED: 0.25,
     **_NAMED,
 }
 
