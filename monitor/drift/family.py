@@ -399,6 +399,9 @@ MOST_KEPT = 2 * (MOST_SLICES + 1)
 # Alarms that stay, at most; names of slices that are long gone add up.
 MOST_LATCHED = len(SEVERITIES) * MOST_KEPT
 
+# On the mean, in σ.
+BiasTolerance = Annotated[float, Interval(gt=0.0, le=1e9)]
+
 # On σ.
 Tolerance = Annotated[float, Interval(ge=1.0, le=1e9)]
 _PEAK = ArrayForm(np.float64, (len(SEVERITIES),), 0.0, LARGEST_SUM)
@@ -415,11 +418,18 @@ class EvidenceTerms:
     ticket_tolerance: Tolerance
     unit: Unit
     selection: str
+    bias_tolerance: BiasTolerance
 
     @classmethod
     def under(cls, settings: DriftSettings, selection: str) -> EvidenceTerms:
         """Returns how evidence is gathered under these settings."""
-        return cls(settings.page_tolerance, settings.ticket_tolerance, settings.unit, selection)
+        return cls(
+            settings.page_tolerance,
+            settings.ticket_tolerance,
+            settings.unit,
+            selection,
+            settings.bias_tolerance,
+        )
 
 
 @dataclass(frozen=True, eq=False, slots=True)
