@@ -22,16 +22,19 @@ from monitor.drift.bets import (
     DETECTORS,
     SEVERITIES,
     DetectionCells,
+    Detector,
     Direction,
     Quantity,
     Stage,
     log_likelihoods,
 )
+from monitor.drift.class_bets import in_cells
 from monitor.drift.correlation import Records
 from monitor.drift.evidence import (
     FACTORS,
     HOUR,
     OF_SEVERITY,
+    UNKNOWN,
     Evidence,
     FrameStretch,
     bounded_likelihood,
@@ -43,7 +46,7 @@ from monitor.drift.evidence import (
 )
 from monitor.drift.reference import UsualArrays
 from monitor.drift.usual import BLOCK_NS, WatchedRows
-from monitor.frames.slices import TOTAL
+from monitor.frames.slices import TOTAL, is_of_classes
 from monitor.frames.space import FloatArray, IntArray
 from monitor.statistics.clusters import ALONE, LARGEST, ClusterArray, cluster_id
 
@@ -215,6 +218,9 @@ class Chunk:
         """Returns L of each frame, slice and chart, (F, P, 2, BETS); 1 in empty cells."""
         rows, usual, aims = self.rows, self.usual[stage], self.family.aims[stage]
         frames, slices, place = rows.stamp_ns.size, self.board.slices, self.place[rows.slices]
+        if rows.votes is not None:
+            said = in_cells(rows.votes[stage], rows.frame * slices + place, frames * slices)
+            return bounded_likelihood(said).reshape(frames, slices, len(aims), -1)
         cells = DetectionCells(
             self.k,
             rows.nees[stage],
@@ -410,15 +416,16 @@ class Chunk:
         number, detector = self._leading(slice, severity)
         chart = CHARTS[number]
         scale = scale_of(evidence.run[slice, number], family.usual.worth(slice, chart.stage))
+        of_classes = is_of_classes(family.slices[slice].name)
         return Alarm(
             slice=name,
             severity=SEVERITIES[severity],
             stage=chart.stage,
-            detector=DETECTORS[detector],
+            detector=Detector.CONFIDENCE if of_classes else DETECTORS[detector],
             direction=chart.direction,
             dimension="",
-            quantity=Quantity.SCALE,
-            size=scale.estimate,
+            quantity=Quantity.CONFIDENCE if of_classes else Quantity.SCALE,
+            size=1 - scale.estimate**2 if of_classes else scale.estimate,
             unit="",
             evidence=gathered,
             threshold=float(family.thresholds[severity]),
@@ -427,7 +434,7 @@ class Chunk:
             detections=int(evidence.run[slice, number, 0]),
             tracks=family.seen.count(slice, int(evidence.begun[slice, number])),
             labelled=family.slices[slice].labelled,
-            scale=scale,
+            scale=UNKNOWN if of_classes else scale,
             epoch=family.slices[slice].epoch,
             driven=stretch.driven / HOUR,
         )

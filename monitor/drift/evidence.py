@@ -230,6 +230,7 @@ class DriftSettings:
                         T, in hours of driving, over all slices together
     page_tolerance, ticket_tolerance
                         on σ; what is off by less is no drift
+    class_tolerance     on the odds that the likeliest class is right
     unit                what counts as one observation
     reference_tracks    that a reference is learned from, at least; after ten times as many
                         detections as are asked for, tracks are waited for no longer
@@ -248,6 +249,7 @@ class DriftSettings:
     hours_between_false_tickets: float = 1000.0
     page_tolerance: float = 2.0**0.5
     ticket_tolerance: float = 2.0**0.5
+    class_tolerance: float = 2.0
     unit: Unit = Unit.TRACK_SECOND
     reference_tracks: int = 30
     reference_detections: int = 2000

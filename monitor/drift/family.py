@@ -39,6 +39,7 @@ from monitor.drift.correlation import Records, Seconds
 from monitor.drift.evidence import (
     HOUR,
     LARGEST_SUM,
+    UNKNOWN,
     DriftSettings,
     Evidence,
     Unit,
@@ -47,10 +48,10 @@ from monitor.drift.evidence import (
     shares_of,
 )
 from monitor.drift.reference import Reference
-from monitor.drift.track_seconds import TrackSeconds
+from monitor.drift.track_seconds import SECOND, TrackSeconds
 from monitor.drift.usual import SliceState, Usual, WatchedRows
 from monitor.frames.marks import ArrayForm, Count, Nanoseconds
-from monitor.frames.slices import TOTAL
+from monitor.frames.slices import TOTAL, is_of_classes
 from monitor.frames.space import MOST_SLICES, FloatArray
 
 # Share of the threshold of an alarm from which a slice reads WARNING.
@@ -208,7 +209,8 @@ class Family:
         k  degrees of freedom of all of them
         """
         self.usual.see(rows)
-        seconds = self.seconds.take(rows)
+        # Tracks vote on class probabilities as a whole.
+        seconds = self.seconds.take(rows) if rows.votes is None else np.zeros(0, SECOND)
         chunk = Chunk(self, k, rows, seconds)
         chosen = chunk.chosen
         changes: list[AlarmChange] = []
@@ -344,12 +346,13 @@ def _stage(family: Family, slice: int, stage: Stage, charts: FloatArray) -> Stag
     reference = family.slices[slice].reference(stage)
     number = CHARTS_OF[stage].start + int(np.argmax(charts[CHARTS_OF[stage]]))
     scale = scale_of(family.evidence.run[slice, number], family.usual.worth(slice, stage))
+    of_classes = is_of_classes(family.slices[slice].name)
     unit = _counted(family, slice, reference)
     of_frames = unit is Counted.FRAME
     return StageStanding(
         slice=family.slices[slice].name,
         stage=stage,
-        scale=scale,
+        scale=UNKNOWN if of_classes else scale,
         effective_ratio=reference.frame_tempering if of_frames else reference.tempering,
         reference=reference.origin,
         reference_tracks=0 if reference.levels is None else reference.levels.tracks,
@@ -361,6 +364,8 @@ def _stage(family: Family, slice: int, stage: Stage, charts: FloatArray) -> Stag
 def _counted(family: Family, slice: int, reference: Reference) -> Counted:
     if family.usual.frame_size[slice]:
         return Counted.FRAME
+    if is_of_classes(family.slices[slice].name):
+        return Counted.TRACK
     of_tracks = family.settings.unit is Unit.TRACK_SECOND and reference.levels is not None
     return Counted.TRACK_SECOND if of_tracks else Counted.DETECTION
 
@@ -387,11 +392,18 @@ class EvidenceTerms:
     ticket_tolerance: Tolerance
     unit: Unit
     selection: str
+    class_tolerance: Tolerance = 2.0
 
     @classmethod
     def under(cls, settings: DriftSettings, selection: str) -> EvidenceTerms:
         """Returns how evidence is gathered under these settings."""
-        return cls(settings.page_tolerance, settings.ticket_tolerance, settings.unit, selection)
+        return cls(
+            settings.page_tolerance,
+            settings.ticket_tolerance,
+            settings.unit,
+            selection,
+            settings.class_tolerance,
+        )
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -19,6 +19,7 @@ from monitor.drift.bets import Stage
 from monitor.drift.correlation import LARGEST_NUMBER, FrameSums, Records, Seconds, Sum, TrackSums
 from monitor.drift.evidence import DriftSettings, Evidence
 from monitor.drift.reference import (
+    NOTHING_USUAL,
     Degrees,
     LevelSums,
     NeesHistogram,
@@ -29,6 +30,7 @@ from monitor.drift.reference import (
     usual_arrays,
 )
 from monitor.frames.marks import LARGEST_COUNT, ArrayForm, Count
+from monitor.frames.slices import is_of_classes
 from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.statistics.clusters import ALONE, LARGEST, ClusterArray
 
@@ -47,6 +49,8 @@ class WatchedRows:
     stamp_ns  (F,) event time
     source    (F,) tells apart whose time it is
     changed   (F,) whether a recalibrator has changed them
+    votes     (2, n, 2, ABSOLUTE) ln L by Stage and chart, of votes on class probabilities, which
+              have the place of detections then (class_bets.py); None: of none
     """
 
     slices: IntArray
@@ -56,6 +60,7 @@ class WatchedRows:
     stamp_ns: IntArray
     source: IntArray
     changed: BoolArray
+    votes: FloatArray | None = None
 
     @property
     def n(self) -> int:
@@ -243,6 +248,8 @@ class Usual:
         return changed
 
     def _given(self, one: SliceState, stage: Stage) -> Reference | None:
+        if is_of_classes(one.name):
+            return NOTHING_USUAL
         given = self.given.get(one.name, {}).get(stage)
         return given if given is not None and given.k == one.k else None
 
