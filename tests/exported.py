@@ -15,7 +15,7 @@ from monitor.drift.alarms import (
     SliceStanding,
     StageStanding,
 )
-from monitor.drift.bets import SEVERITIES, Detector, Direction, Stage
+from monitor.drift.bets import SEVERITIES, Detector, Direction, Quantity, Stage
 from monitor.drift.evidence import Scale
 from monitor.drift.reference import Origin
 from monitor.frames.slices import TOTAL
@@ -28,6 +28,7 @@ from monitor.service.metrics import Snapshot, render
 from monitor.statistics.bins import Binning, ExportEdges, SliceBins, StageBins
 from monitor.statistics.observations import finished
 from monitor.statistics.reading import PredictedReading
+from tests.alarmed import alarm
 from tests.piped import pipeline_of
 
 EDGES = ExportEdges(tuple(2.0**octave for octave in range(-4, 5)), Binning())
@@ -170,6 +171,17 @@ def watched(*slices: str) -> DriftReading:
             *(("late_seconds", 0), ("tracks", 0)),
         ),
     )
+
+
+def alarmed(slice: str) -> DriftReading:
+    """The same of one slice with a page that stays, of a bias of what is forwarded."""
+    found = watched(slice)
+    page, *others = found.standings
+    biased = {"dimension": "x", "quantity": Quantity.BIAS, "size": -0.25, "unit": "m"}
+    page = replace(
+        page, state=DriftState.ALARM, alarm=alarm(slice, scale=Scale(0.5, 0.25, 1.0), **biased)
+    )
+    return replace(found, standings=(page, *others))
 
 
 def certain(slice: str) -> PredictedReading:

@@ -40,6 +40,12 @@ _TRIED = rate(
 _DETECTIONS = rate("detections_total", "job", "5m", outcome="!refused")
 
 
+_STAY = (
+    f"max by (instance, slice, severity, stage, quantity, dimension, unit) "
+    f"({of('drift_alarm_size', slice=SLICES)})"
+)
+
+
 def _worst(series: str) -> str:
     return f"max by ({BY_SLICE}) ({series})"
 
@@ -247,6 +253,17 @@ ALERTS = {
     """Alerts now
     Rules of deploy/prometheus that fire or are about to, of all that Grafana finds at its data
     sources. Healthy: none. Each has its paragraph in docs/runbook.md.""": panel("alertlist", {}),
+    """Alarms that stay
+    Until they are acknowledged, a new epoch, or calm: which quantity is wrong, of which dimension
+    (joint: of all together). Size of scale and correlation: the factor by which standard deviations
+    are too small; of bias: reported less true, in the unit; of tail: the share of detections
+    outside of what the covariance allows; of confidence: accuracy less stated confidence. Healthy:
+    none. docs/runbook.md#what-is-wrong""": table(
+        ["instance", "slice", "severity", "stage", "quantity", "dimension", "unit"],
+        {"Size": (_STAY, Values(decimals=2), "auto")},
+        height=8,
+        span=24,
+    ),
     """Drift alarms since the start
     Alarms that the sidecars raised, by what of (recalibrated: as forwarded), whether covariances
     were too small (over-) or too large (underconfident), and by which detector. Healthy: 0.

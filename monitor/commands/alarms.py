@@ -47,13 +47,13 @@ from monitor.drift.alarms import (
     StageStanding,
     alarm_sentence,
     change_sentence,
+    error_of,
     hours,
     moment,
     power_of_ten,
     size_of_error,
 )
 from monitor.drift.bets import Stage
-from monitor.drift.evidence import Scale
 
 EXAMPLE = """examples:
   calibration-monitor alarms list
@@ -73,6 +73,9 @@ HOURS = (
     "an alarm is raised at the threshold, and evidence begins anew"
 )
 ONLY_IF_CHANGED = "as sent: watched where a recalibrator changes it; else it is what is forwarded"
+
+# σ too small by 2.2 (1.9–2.6); a dash where it is unknown.
+_SIZE = "σ {way} by {factor}", "–", "-"
 
 STATES = {
     DriftState.OK: "ok",
@@ -149,7 +152,8 @@ def listing(found: DriftStandings) -> str:
     blocks = [standings(found.standings), HOURS]
     if found.stages:
         blocks.append(stages(found.stages))
-    if any(entry.stage is Stage.RAW and size(entry.scale) == "-" for entry in found.stages):
+    raw = [entry for entry in found.stages if entry.stage is Stage.RAW]
+    if any(size_of_error(entry.scale, *_SIZE) == "-" for entry in raw):
         blocks.append(ONLY_IF_CHANGED)
     if any(entry.alarm is not None for entry in found.standings):
         blocks.append("to end alarms: alarms acknowledge [SLICE ...]")
@@ -173,7 +177,7 @@ def _standing(entry: SliceStanding) -> tuple[str, ...]:
         hours(entry.threshold),
         f"{power_of_ten(entry.evidence)} of {power_of_ten(entry.threshold)}",
         "-" if alarm is None else hours(alarm.evidence),
-        "-" if alarm is None else size(alarm.scale),
+        "-" if alarm is None else shown(error_of(alarm, *_SIZE)),
         "-" if alarm is None else moment(alarm.since_ns),
         "-" if alarm is None or not alarm.tracks else f"{alarm.tracks:,}",
     )
@@ -185,7 +189,7 @@ def stages(stages: Iterable[StageStanding]) -> str:
         (
             shown(entry.slice),
             entry.stage.words,
-            size(entry.scale),
+            size_of_error(entry.scale, *_SIZE),
             f"{entry.effective_ratio:.2g}",
             shown(entry.unit),
             _reference(entry),
@@ -201,11 +205,6 @@ def _reference(entry: StageStanding) -> str:
     if not entry.reference_detections:
         return origin
     return f"{origin}: {entry.reference_tracks:,} tracks, {entry.reference_detections:,} detections"
-
-
-def size(scale: Scale) -> str:
-    """Writes "σ too small by 2.2 (1.9–2.6)"; a dash where it is unknown."""
-    return size_of_error(scale, "σ {way} by {factor}", "–", "-")
 
 
 def acknowledged(alarms: Iterable[Alarm]) -> str:
@@ -321,6 +320,10 @@ def _alarm_json(alarm: Alarm, played: Sequence[RecordedSequence]) -> dict[str, A
         "stage": alarm.stage.label,
         "detector": alarm.detector.value,
         "direction": alarm.direction.value,
+        "dimension": alarm.dimension,
+        "quantity": alarm.quantity.value,
+        "size": finite(alarm.size),
+        "unit": alarm.unit,
         "stream": at.stream,
         "t": (alarm.event_ns - at.start_ns) / 1e9,
         "frame": at.frame,

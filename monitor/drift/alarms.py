@@ -258,7 +258,7 @@ FEWEST_HOURS, MOST_HOURS = 1e-3, 1e6
 
 # A clock that shows less is counted from the start of something: a drive, or a machine. ns.
 WALL_CLOCK = 10**17
-WRONG = {Direction.OVER: "overconfident", Direction.UNDER: "underconfident"}
+_WRONG = {Direction.OVER: "overconfident", Direction.UNDER: "underconfident"}
 
 
 def change_sentence(change: AlarmChange) -> str:
@@ -287,16 +287,63 @@ def alarm_sentence(alarm: Alarm) -> str:
     seen = [_count(alarm.tracks, "track")] if alarm.tracks else []
     seen.append(_count(alarm.detections, "detection"))
     return (
-        f"{alarm.severity}: {slice}, {WRONG[alarm.direction]} {alarm.stage.words}: "
-        f"standard deviations {size_of_error(alarm.scale)} since {moment(alarm.since_ns)}, "
-        f"{', '.join(seen)}; raised on evidence that healthy driving gives once in "
-        f"{hours(alarm.evidence)} at most (threshold {hours(alarm.threshold)}, "
-        f"drift detector {alarm.detector})"
+        f"{alarm.severity}: {slice}, {how_wrong(alarm)} {alarm.stage.words}: {error_of(alarm)} "
+        f"since {moment(alarm.since_ns)}, {', '.join(seen)}; raised on evidence that healthy "
+        f"driving gives once in {hours(alarm.evidence)} at most (threshold "
+        f"{hours(alarm.threshold)}, drift detector {alarm.detector})"
     )
 
 
 def _count(number: int, of: str) -> str:
     return f"{number:,} {of}{'' if number == 1 else 's'}"
+
+
+def how_wrong(alarm: Alarm) -> str:
+    """Says in a word how estimates are wrong."""
+    return "biased" if alarm.quantity is Quantity.BIAS else _WRONG[alarm.direction]
+
+
+def error_of(
+    alarm: Alarm,
+    text: str = "standard deviations {factor} times {way}",
+    to: str = " to ",
+    unknown: str = "standard deviations off by an unknown factor",
+    *,
+    interval: bool = True,
+) -> str:
+    """Says what is wrong and by how much: y: standard deviations 3.1 times too small.
+
+    text, to, unknown  of standard deviations, as size_of_error has them
+    interval           is told where it is known: of all dimensions together
+    """
+    size, dimension = alarm.size, alarm.dimension
+    known = math.isfinite(size)
+    match alarm.quantity:
+        case Quantity.SCALE if dimension:
+            return f"{dimension}: {size_of_error(_bare(size), text, to, unknown)}"
+        case Quantity.SCALE:
+            scale = alarm.scale if interval else _bare(alarm.scale.estimate)
+            return size_of_error(scale, text, to, unknown)
+        case Quantity.BIAS:
+            amount = f"{'−' if size < 0 else '+'}{_figures(abs(size))} {alarm.unit}".rstrip()
+            by = f"{amount} (reported − true)" if known else "an unknown amount"
+            return f"{dimension or 'means'} off by {by}"
+        case Quantity.CORRELATION:
+            of = f"{dimension or 'dimensions'} given the dimensions before it"
+            by = size_of_error(_bare(size), "σ {factor} times {way}", unknown="σ is wrong")
+            more = "the errors are correlated more than is stated"
+            return f"{of}: {by}, {more if size < 1 else 'the stated correlation is not there'}"
+        case Quantity.TAIL:
+            share = f"{_figures(100 * size)} %" if known else "an unknown share"
+            of = f" of {dimension}" if dimension else ""
+            return f"{share} of detections outside what the covariance{of} allows"
+        case Quantity.CONFIDENCE:
+            by = f"{_figures(100 * abs(size))} points" if known else "an unknown number of points"
+            return f"accuracy {by} {'above' if size > 0 else 'below'} the stated confidence"
+
+
+def _bare(estimate: float) -> Scale:
+    return Scale(estimate, math.nan, math.nan)
 
 
 def size_of_error(
@@ -327,7 +374,10 @@ def _known(value: float) -> bool:
 
 
 def _factor(scale: float, small: bool) -> str:
-    value = scale if small else 1 / scale
+    return _figures(scale if small else 1 / scale)
+
+
+def _figures(value: float) -> str:
     return f"{value:.2g}" if value < 10 else f"{value:,.0f}"
 
 

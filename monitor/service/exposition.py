@@ -155,6 +155,10 @@ HELP = {
     "until it is acknowledged, a new epoch, or calm; 3: fewer than 100 labelled detections.",
     "drift_alarms_total{stage,detector,direction}": "Alarms that were raised, by what was found "
     "and the detector with most of the evidence.",
+    "drift_alarm_size{slice,severity,stage,quantity,dimension,unit}": "Of the alarm that stays: by "
+    "how much the quantity is wrong. scale, correlation: factor by which standard deviations are "
+    "too small; bias: detection less truth; tail: share of detections outside of what the "
+    "covariance allows; confidence: accuracy less stated confidence.",
     "drift_scale_estimate{slice,stage}": "By how much standard deviations are too small: root of "
     "the mean NEES/K; of the alarm that stays, else since the evidence against them began to rise; "
     "NaN: unknown.",

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import chain, product
 
 from monitor.config import Reloads
-from monitor.drift.alarms import AlarmCount, DriftReading, SliceStanding, StageStanding
+from monitor.drift.alarms import Alarm, AlarmCount, DriftReading, SliceStanding, StageStanding
 from monitor.drift.bets import CHARTS, SEVERITIES, Detector, Stage
 from monitor.fleet.uploads import Uploader
 from monitor.frames.detections import ACTED_ON, PASSED_THROUGH, Reason
@@ -124,7 +124,7 @@ def predicted(readings: tuple[PredictedReading, ...]) -> Iterator[str]:
 
 
 def drift(reading: DriftReading) -> Iterator[str]:
-    """Yields the families of drift; at most nine series for each slice that has labels."""
+    """Yields the families of drift; at most eleven series for each slice that has labels."""
     standings = reading.standings
     # The peak: evidence that rises and falls between two scrapes is seen nevertheless.
     peaks = ((each.slice, each.severity, _log10(each.peak)) for each in standings)
@@ -133,6 +133,8 @@ def drift(reading: DriftReading) -> Iterator[str]:
     yield family("drift_log10_threshold", thresholds.items())
     yield family("drift_state", ((each.slice, each.severity, each.state) for each in standings))
     yield family("drift_alarms_total", _alarms(reading.counts))
+    sizes = (_size(each.alarm) for each in standings if each.alarm is not None)
+    yield family("drift_alarm_size", sizes)
     yield _scales(standings, reading.stages)
     forwarded = [each for each in reading.stages if each.stage is Stage.RECALIBRATED]
     ratios = ((each.slice, each.effective_ratio) for each in forwarded)
@@ -155,6 +157,11 @@ def _alarms(counts: Sequence[AlarmCount]) -> Iterator[Row]:
     for chart, detector in product(CHARTS, Detector):
         alarms = raised.get((chart.stage, detector, chart.direction), 0)
         yield chart.stage.label, detector, chart.direction, alarms
+
+
+def _size(alarm: Alarm) -> Row:
+    of = alarm.dimension or JOINT, alarm.unit
+    return alarm.slice, alarm.severity, alarm.stage.label, alarm.quantity, *of, alarm.size
 
 
 def _scales(standings: Sequence[SliceStanding], stages: Sequence[StageStanding]) -> str:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from html import escape
 from urllib.parse import quote
 
 import numpy as np
 
 from monitor import __version__
-from monitor.drift.alarms import FEWEST_HOURS, WRONG, Alarm, hours, moment, size_of_error
+from monitor.drift.alarms import FEWEST_HOURS, Alarm, error_of, hours, how_wrong, moment
 from monitor.drift.bets import Direction, Severity, Stage
 from monitor.figures.evaluations import JOINT
 from monitor.figures.svg import number
@@ -165,10 +165,13 @@ page and ticket the one that is nearer is shown, at “total” that of all slic
 </details>"""
 
 
+_FACTOR, _UNKNOWN = "σ is {factor} times {way}", "σ is wrong"
+
+
 def alarm_card(view: View, alarm: Alarm) -> str:
     """Says what is wrong with which slice by how much, since when, and on what evidence."""
     severity, at = str(alarm.severity), (alarm.slice, "drift", str(alarm.severity), "alarm")
-    size = fact(size_of_error(alarm.scale), *at, "scale")
+    error = fact(error_of(alarm, _FACTOR, unknown=_UNKNOWN), *at, "error")
     raw = alarm.stage is Stage.RAW
     remedy = "" if raw or alarm.direction is Direction.UNDER else mending(view, alarm.slice)
     stage = "as the detector sends it" if raw else "as it is forwarded"
@@ -176,7 +179,7 @@ def alarm_card(view: View, alarm: Alarm) -> str:
     return (
         f'<article class="card {severity}"><p>{badge(severity)} '
         f"<b>{_linked(view, alarm.slice, called(alarm.slice))}</b>, {stage}, is "
-        f"{WRONG[alarm.direction]}: σ is <b>{size}</b>.</p>"
+        f"{how_wrong(alarm)}: <b>{error}</b>.</p>"
         f"<p>Raised {span(view.event_ago(alarm.event_ns))} ago, began about "
         f"{span(view.event_ago(alarm.since_ns))} ago ({escape(moment(alarm.since_ns))}). "
         f"{fact(f'{alarm.detections:,}', *at, 'detections')} labelled detections{tracks} say so. "
@@ -261,11 +264,11 @@ def _forwarded(made: Evaluation, *at: str) -> list[str]:
 
 
 def _raised(view: View, alarm: Alarm) -> str:
-    """Says by how much σ was wrong when an alarm was raised."""
-    size = size_of_error(replace(alarm.scale, lower=math.nan, upper=math.nan))
+    """Says what was wrong, and by how much, when an alarm was raised."""
+    error = error_of(alarm, "σ {factor} times {way}", unknown="σ wrong", interval=False)
     at = (alarm.slice, "drift", str(alarm.severity), "alarm", "size")
     raw = "raw " * (alarm.stage is Stage.RAW)
-    return f"{raw}σ {fact(size, *at)} when raised {span(view.event_ago(alarm.event_ns))} ago"
+    return f"{raw}{fact(error, *at)} when raised {span(view.event_ago(alarm.event_ns))} ago"
 
 
 def _note(view: View, name: str, window: str) -> str:

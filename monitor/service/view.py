@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
-from monitor.drift.alarms import WRONG, Alarm, DriftState, SliceStanding, size_of_error
+from monitor.drift.alarms import Alarm, DriftState, SliceStanding, error_of, how_wrong
 from monitor.drift.bets import Severity, Stage
 from monitor.figures.svg import number
 from monitor.frames.slices import (
@@ -348,13 +348,13 @@ def findings(view: View) -> list[Said]:
 
 def _alarms(view: View) -> Iterator[Said]:
     for alarm in view.alarms:
-        bare = replace(alarm.scale, lower=math.nan, upper=math.nan)
-        size = size_of_error(bare, "σ is {factor} times {way}", unknown="σ is wrong")
+        text = "σ is {factor} times {way}"
+        error = error_of(alarm, text, unknown="σ is wrong", interval=False)
         hidden = alarm.stage is Stage.RAW
         yield Said(
             str(alarm.severity),
-            f"{called(alarm.slice)} is {WRONG[alarm.direction]}"
-            f"{' as the detector sends it' * hidden}: {size}"
+            f"{called(alarm.slice)} is {how_wrong(alarm)}"
+            f"{' as the detector sends it' * hidden}: {error}"
             f"{', which is compensated' * (hidden and view.mode == 'apply')}; "
             f"{alarm.severity} raised {span(view.event_ago(alarm.event_ns))} ago.",
             f"calibrationdrift{alarm.severity}",

@@ -328,6 +328,17 @@ def _known_of_2(content: Content) -> Content:
     }
 
 
+def _known_of_3(content: Content) -> Content:
+    """Makes the content of a drift/4 of a drift/3, whose alarms are all of a joint scale."""
+    found = []
+    for one in content["latched"]:
+        alarm = one["alarm"]
+        size = alarm["scale"]["estimate"]
+        wrong = {"dimension": "", "quantity": "scale", "size": size, "unit": ""}
+        found.append({**one, "alarm": {**alarm, **wrong}})
+    return {**content, "latched": found}
+
+
 def _slice_of_2(content: Content) -> Content:
     began = (content.get("open") or {"began": (None, None)})["began"]
     learners = zip(content["learners"], began, strict=True)
@@ -342,8 +353,11 @@ _FAMILY = Codec(
     FamilyState,
     "drift",
     _ANEW,
-    "calibration-monitor/drift/3",
-    {"calibration-monitor/drift/2": _known_of_2},
+    "calibration-monitor/drift/4",
+    {
+        "calibration-monitor/drift/3": _known_of_3,
+        "calibration-monitor/drift/2": lambda content: _known_of_3(_known_of_2(content)),
+    },
 )
 _SLICE = Codec(SliceState, "slice", _ANEW)
 

@@ -25,35 +25,37 @@ _sym_db = _symbol_database.Default()
 from monitor.v1 import calibration_pb2 as monitor_dot_v1_dot_calibration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16monitor/v1/drift.proto\x12\nmonitor.v1\x1a\x1cmonitor/v1/calibration.proto\"<\n\nDriftScale\x12\x10\n\x08\x65stimate\x18\x01 \x01(\x01\x12\r\n\x05lower\x18\x02 \x01(\x01\x12\r\n\x05upper\x18\x03 \x01(\x01\"\x9d\x03\n\nDriftAlarm\x12\r\n\x05slice\x18\x01 \x01(\t\x12+\n\x08severity\x18\x02 \x01(\x0e\x32\x19.monitor.v1.DriftSeverity\x12 \n\x05stage\x18\x03 \x01(\x0e\x32\x11.monitor.v1.Stage\x12+\n\x08\x64\x65tector\x18\x04 \x01(\x0e\x32\x19.monitor.v1.DriftDetector\x12-\n\tdirection\x18\x05 \x01(\x0e\x32\x1a.monitor.v1.DriftDirection\x12\x16\n\x0e\x65vidence_hours\x18\x06 \x01(\x01\x12\x17\n\x0fthreshold_hours\x18\x07 \x01(\x01\x12\x10\n\x08\x65vent_ns\x18\x08 \x01(\x10\x12\x10\n\x08since_ns\x18\t \x01(\x10\x12\x12\n\ndetections\x18\n \x01(\x04\x12\x0e\n\x06tracks\x18\x0b \x01(\x04\x12\x10\n\x08labelled\x18\x0c \x01(\x04\x12%\n\x05scale\x18\r \x01(\x0b\x32\x16.monitor.v1.DriftScale\x12\r\n\x05\x65poch\x18\x0e \x01(\r\x12\x14\n\x0c\x64riven_hours\x18\x0f \x01(\x01\"~\n\nDriftEvent\x12\'\n\x06\x63hange\x18\x01 \x01(\x0e\x32\x17.monitor.v1.DriftChange\x12%\n\x05\x61larm\x18\x02 \x01(\x0b\x32\x16.monitor.v1.DriftAlarm\x12\x11\n\tconcerned\x18\x03 \x03(\t\x12\r\n\x05\x61\x63tor\x18\x04 \x01(\t\"\xde\x01\n\rDriftStanding\x12\r\n\x05slice\x18\x01 \x01(\t\x12+\n\x08severity\x18\x02 \x01(\x0e\x32\x19.monitor.v1.DriftSeverity\x12%\n\x05state\x18\x03 \x01(\x0e\x32\x16.monitor.v1.DriftState\x12\x16\n\x0e\x65vidence_hours\x18\x04 \x01(\x01\x12\x12\n\npeak_hours\x18\x05 \x01(\x01\x12\x17\n\x0fthreshold_hours\x18\x06 \x01(\x01\x12%\n\x05\x61larm\x18\x07 \x01(\x0b\x32\x16.monitor.v1.DriftAlarm\"\x8e\x02\n\x12\x44riftStageStanding\x12\r\n\x05slice\x18\x01 \x01(\t\x12 \n\x05stage\x18\x02 \x01(\x0e\x32\x11.monitor.v1.Stage\x12%\n\x05scale\x18\x03 \x01(\x0b\x32\x16.monitor.v1.DriftScale\x12\x17\n\x0f\x65\x66\x66\x65\x63tive_ratio\x18\x04 \x01(\x01\x12*\n\treference\x18\x05 \x01(\x0e\x32\x17.monitor.v1.DriftOrigin\x12\x18\n\x10reference_tracks\x18\x06 \x01(\x04\x12\x1c\n\x14reference_detections\x18\x07 \x01(\x04\x12#\n\x04unit\x18\x08 \x01(\x0e\x32\x15.monitor.v1.DriftUnit*c\n\rDriftSeverity\x12\x1e\n\x1a\x44RIFT_SEVERITY_UNSPECIFIED\x10\x00\x12\x17\n\x13\x44RIFT_SEVERITY_PAGE\x10\x01\x12\x19\n\x15\x44RIFT_SEVERITY_TICKET\x10\x02*f\n\x0e\x44riftDirection\x12\x1f\n\x1b\x44RIFT_DIRECTION_UNSPECIFIED\x10\x00\x12\x18\n\x14\x44RIFT_DIRECTION_OVER\x10\x01\x12\x19\n\x15\x44RIFT_DIRECTION_UNDER\x10\x02*\x83\x01\n\rDriftDetector\x12\x1e\n\x1a\x44RIFT_DETECTOR_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x44RIFT_DETECTOR_ABSOLUTE\x10\x01\x12\x1b\n\x17\x44RIFT_DETECTOR_RELATIVE\x10\x02\x12\x18\n\x14\x44RIFT_DETECTOR_TRACK\x10\x03*\x96\x01\n\x0b\x44riftChange\x12\x1c\n\x18\x44RIFT_CHANGE_UNSPECIFIED\x10\x00\x12\x17\n\x13\x44RIFT_CHANGE_RAISED\x10\x01\x12\x1d\n\x19\x44RIFT_CHANGE_ACKNOWLEDGED\x10\x02\x12\x1a\n\x16\x44RIFT_CHANGE_NEW_EPOCH\x10\x03\x12\x15\n\x11\x44RIFT_CHANGE_CALM\x10\x04*\x86\x01\n\nDriftState\x12\x1b\n\x17\x44RIFT_STATE_UNSPECIFIED\x10\x00\x12\x12\n\x0e\x44RIFT_STATE_OK\x10\x01\x12\x17\n\x13\x44RIFT_STATE_WARNING\x10\x02\x12\x15\n\x11\x44RIFT_STATE_ALARM\x10\x03\x12\x17\n\x13\x44RIFT_STATE_TOO_FEW\x10\x04*v\n\x0b\x44riftOrigin\x12\x1c\n\x18\x44RIFT_ORIGIN_UNSPECIFIED\x10\x00\x12\x18\n\x14\x44RIFT_ORIGIN_LEARNED\x10\x01\x12\x15\n\x11\x44RIFT_ORIGIN_FILE\x10\x02\x12\x18\n\x14\x44RIFT_ORIGIN_SHIPPED\x10\x03*\x8a\x01\n\tDriftUnit\x12\x1a\n\x16\x44RIFT_UNIT_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x44RIFT_UNIT_TRACK_SECOND\x10\x01\x12\x18\n\x14\x44RIFT_UNIT_DETECTION\x10\x02\x12\x14\n\x10\x44RIFT_UNIT_TRACK\x10\x03\x12\x14\n\x10\x44RIFT_UNIT_FRAME\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16monitor/v1/drift.proto\x12\nmonitor.v1\x1a\x1cmonitor/v1/calibration.proto\"<\n\nDriftScale\x12\x10\n\x08\x65stimate\x18\x01 \x01(\x01\x12\r\n\x05lower\x18\x02 \x01(\x01\x12\r\n\x05upper\x18\x03 \x01(\x01\"\xf9\x03\n\nDriftAlarm\x12\r\n\x05slice\x18\x01 \x01(\t\x12+\n\x08severity\x18\x02 \x01(\x0e\x32\x19.monitor.v1.DriftSeverity\x12 \n\x05stage\x18\x03 \x01(\x0e\x32\x11.monitor.v1.Stage\x12+\n\x08\x64\x65tector\x18\x04 \x01(\x0e\x32\x19.monitor.v1.DriftDetector\x12-\n\tdirection\x18\x05 \x01(\x0e\x32\x1a.monitor.v1.DriftDirection\x12\x16\n\x0e\x65vidence_hours\x18\x06 \x01(\x01\x12\x17\n\x0fthreshold_hours\x18\x07 \x01(\x01\x12\x10\n\x08\x65vent_ns\x18\x08 \x01(\x10\x12\x10\n\x08since_ns\x18\t \x01(\x10\x12\x12\n\ndetections\x18\n \x01(\x04\x12\x0e\n\x06tracks\x18\x0b \x01(\x04\x12\x10\n\x08labelled\x18\x0c \x01(\x04\x12%\n\x05scale\x18\r \x01(\x0b\x32\x16.monitor.v1.DriftScale\x12\r\n\x05\x65poch\x18\x0e \x01(\r\x12\x14\n\x0c\x64riven_hours\x18\x0f \x01(\x01\x12\x11\n\tdimension\x18\x10 \x01(\t\x12+\n\x08quantity\x18\x11 \x01(\x0e\x32\x19.monitor.v1.DriftQuantity\x12\x0c\n\x04size\x18\x12 \x01(\x01\x12\x0c\n\x04unit\x18\x13 \x01(\t\"~\n\nDriftEvent\x12\'\n\x06\x63hange\x18\x01 \x01(\x0e\x32\x17.monitor.v1.DriftChange\x12%\n\x05\x61larm\x18\x02 \x01(\x0b\x32\x16.monitor.v1.DriftAlarm\x12\x11\n\tconcerned\x18\x03 \x03(\t\x12\r\n\x05\x61\x63tor\x18\x04 \x01(\t\"\xde\x01\n\rDriftStanding\x12\r\n\x05slice\x18\x01 \x01(\t\x12+\n\x08severity\x18\x02 \x01(\x0e\x32\x19.monitor.v1.DriftSeverity\x12%\n\x05state\x18\x03 \x01(\x0e\x32\x16.monitor.v1.DriftState\x12\x16\n\x0e\x65vidence_hours\x18\x04 \x01(\x01\x12\x12\n\npeak_hours\x18\x05 \x01(\x01\x12\x17\n\x0fthreshold_hours\x18\x06 \x01(\x01\x12%\n\x05\x61larm\x18\x07 \x01(\x0b\x32\x16.monitor.v1.DriftAlarm\"\x8e\x02\n\x12\x44riftStageStanding\x12\r\n\x05slice\x18\x01 \x01(\t\x12 \n\x05stage\x18\x02 \x01(\x0e\x32\x11.monitor.v1.Stage\x12%\n\x05scale\x18\x03 \x01(\x0b\x32\x16.monitor.v1.DriftScale\x12\x17\n\x0f\x65\x66\x66\x65\x63tive_ratio\x18\x04 \x01(\x01\x12*\n\treference\x18\x05 \x01(\x0e\x32\x17.monitor.v1.DriftOrigin\x12\x18\n\x10reference_tracks\x18\x06 \x01(\x04\x12\x1c\n\x14reference_detections\x18\x07 \x01(\x04\x12#\n\x04unit\x18\x08 \x01(\x0e\x32\x15.monitor.v1.DriftUnit*c\n\rDriftSeverity\x12\x1e\n\x1a\x44RIFT_SEVERITY_UNSPECIFIED\x10\x00\x12\x17\n\x13\x44RIFT_SEVERITY_PAGE\x10\x01\x12\x19\n\x15\x44RIFT_SEVERITY_TICKET\x10\x02*f\n\x0e\x44riftDirection\x12\x1f\n\x1b\x44RIFT_DIRECTION_UNSPECIFIED\x10\x00\x12\x18\n\x14\x44RIFT_DIRECTION_OVER\x10\x01\x12\x19\n\x15\x44RIFT_DIRECTION_UNDER\x10\x02*\x92\x02\n\rDriftDetector\x12\x1e\n\x1a\x44RIFT_DETECTOR_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x44RIFT_DETECTOR_ABSOLUTE\x10\x01\x12\x1b\n\x17\x44RIFT_DETECTOR_RELATIVE\x10\x02\x12\x18\n\x14\x44RIFT_DETECTOR_TRACK\x10\x03\x12\x17\n\x13\x44RIFT_DETECTOR_TAIL\x10\x04\x12\x1c\n\x18\x44RIFT_DETECTOR_DIMENSION\x10\x05\x12\x17\n\x13\x44RIFT_DETECTOR_BIAS\x10\x06\x12\x1e\n\x1a\x44RIFT_DETECTOR_CORRELATION\x10\x07\x12\x1d\n\x19\x44RIFT_DETECTOR_CONFIDENCE\x10\x08*\xba\x01\n\rDriftQuantity\x12\x1e\n\x1a\x44RIFT_QUANTITY_UNSPECIFIED\x10\x00\x12\x18\n\x14\x44RIFT_QUANTITY_SCALE\x10\x01\x12\x17\n\x13\x44RIFT_QUANTITY_BIAS\x10\x02\x12\x1e\n\x1a\x44RIFT_QUANTITY_CORRELATION\x10\x03\x12\x17\n\x13\x44RIFT_QUANTITY_TAIL\x10\x04\x12\x1d\n\x19\x44RIFT_QUANTITY_CONFIDENCE\x10\x05*\x96\x01\n\x0b\x44riftChange\x12\x1c\n\x18\x44RIFT_CHANGE_UNSPECIFIED\x10\x00\x12\x17\n\x13\x44RIFT_CHANGE_RAISED\x10\x01\x12\x1d\n\x19\x44RIFT_CHANGE_ACKNOWLEDGED\x10\x02\x12\x1a\n\x16\x44RIFT_CHANGE_NEW_EPOCH\x10\x03\x12\x15\n\x11\x44RIFT_CHANGE_CALM\x10\x04*\x86\x01\n\nDriftState\x12\x1b\n\x17\x44RIFT_STATE_UNSPECIFIED\x10\x00\x12\x12\n\x0e\x44RIFT_STATE_OK\x10\x01\x12\x17\n\x13\x44RIFT_STATE_WARNING\x10\x02\x12\x15\n\x11\x44RIFT_STATE_ALARM\x10\x03\x12\x17\n\x13\x44RIFT_STATE_TOO_FEW\x10\x04*v\n\x0b\x44riftOrigin\x12\x1c\n\x18\x44RIFT_ORIGIN_UNSPECIFIED\x10\x00\x12\x18\n\x14\x44RIFT_ORIGIN_LEARNED\x10\x01\x12\x15\n\x11\x44RIFT_ORIGIN_FILE\x10\x02\x12\x18\n\x14\x44RIFT_ORIGIN_SHIPPED\x10\x03*\x8a\x01\n\tDriftUnit\x12\x1a\n\x16\x44RIFT_UNIT_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x44RIFT_UNIT_TRACK_SECOND\x10\x01\x12\x18\n\x14\x44RIFT_UNIT_DETECTION\x10\x02\x12\x14\n\x10\x44RIFT_UNIT_TRACK\x10\x03\x12\x14\n\x10\x44RIFT_UNIT_FRAME\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'monitor.v1.drift_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DRIFTSEVERITY']._serialized_start=1172
-  _globals['_DRIFTSEVERITY']._serialized_end=1271
-  _globals['_DRIFTDIRECTION']._serialized_start=1273
-  _globals['_DRIFTDIRECTION']._serialized_end=1375
-  _globals['_DRIFTDETECTOR']._serialized_start=1378
-  _globals['_DRIFTDETECTOR']._serialized_end=1509
-  _globals['_DRIFTCHANGE']._serialized_start=1512
-  _globals['_DRIFTCHANGE']._serialized_end=1662
-  _globals['_DRIFTSTATE']._serialized_start=1665
-  _globals['_DRIFTSTATE']._serialized_end=1799
-  _globals['_DRIFTORIGIN']._serialized_start=1801
-  _globals['_DRIFTORIGIN']._serialized_end=1919
-  _globals['_DRIFTUNIT']._serialized_start=1922
-  _globals['_DRIFTUNIT']._serialized_end=2060
+  _globals['_DRIFTSEVERITY']._serialized_start=1264
+  _globals['_DRIFTSEVERITY']._serialized_end=1363
+  _globals['_DRIFTDIRECTION']._serialized_start=1365
+  _globals['_DRIFTDIRECTION']._serialized_end=1467
+  _globals['_DRIFTDETECTOR']._serialized_start=1470
+  _globals['_DRIFTDETECTOR']._serialized_end=1744
+  _globals['_DRIFTQUANTITY']._serialized_start=1747
+  _globals['_DRIFTQUANTITY']._serialized_end=1933
+  _globals['_DRIFTCHANGE']._serialized_start=1936
+  _globals['_DRIFTCHANGE']._serialized_end=2086
+  _globals['_DRIFTSTATE']._serialized_start=2089
+  _globals['_DRIFTSTATE']._serialized_end=2223
+  _globals['_DRIFTORIGIN']._serialized_start=2225
+  _globals['_DRIFTORIGIN']._serialized_end=2343
+  _globals['_DRIFTUNIT']._serialized_start=2346
+  _globals['_DRIFTUNIT']._serialized_end=2484
   _globals['_DRIFTSCALE']._serialized_start=68
   _globals['_DRIFTSCALE']._serialized_end=128
   _globals['_DRIFTALARM']._serialized_start=131
-  _globals['_DRIFTALARM']._serialized_end=544
-  _globals['_DRIFTEVENT']._serialized_start=546
-  _globals['_DRIFTEVENT']._serialized_end=672
-  _globals['_DRIFTSTANDING']._serialized_start=675
-  _globals['_DRIFTSTANDING']._serialized_end=897
-  _globals['_DRIFTSTAGESTANDING']._serialized_start=900
-  _globals['_DRIFTSTAGESTANDING']._serialized_end=1170
+  _globals['_DRIFTALARM']._serialized_end=636
+  _globals['_DRIFTEVENT']._serialized_start=638
+  _globals['_DRIFTEVENT']._serialized_end=764
+  _globals['_DRIFTSTANDING']._serialized_start=767
+  _globals['_DRIFTSTANDING']._serialized_end=989
+  _globals['_DRIFTSTAGESTANDING']._serialized_start=992
+  _globals['_DRIFTSTAGESTANDING']._serialized_end=1262
 # @@protoc_insertion_point(module_scope)

@@ -26,6 +26,20 @@ class DriftDetector(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DRIFT_DETECTOR_ABSOLUTE: _ClassVar[DriftDetector]
     DRIFT_DETECTOR_RELATIVE: _ClassVar[DriftDetector]
     DRIFT_DETECTOR_TRACK: _ClassVar[DriftDetector]
+    DRIFT_DETECTOR_TAIL: _ClassVar[DriftDetector]
+    DRIFT_DETECTOR_DIMENSION: _ClassVar[DriftDetector]
+    DRIFT_DETECTOR_BIAS: _ClassVar[DriftDetector]
+    DRIFT_DETECTOR_CORRELATION: _ClassVar[DriftDetector]
+    DRIFT_DETECTOR_CONFIDENCE: _ClassVar[DriftDetector]
+
+class DriftQuantity(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DRIFT_QUANTITY_UNSPECIFIED: _ClassVar[DriftQuantity]
+    DRIFT_QUANTITY_SCALE: _ClassVar[DriftQuantity]
+    DRIFT_QUANTITY_BIAS: _ClassVar[DriftQuantity]
+    DRIFT_QUANTITY_CORRELATION: _ClassVar[DriftQuantity]
+    DRIFT_QUANTITY_TAIL: _ClassVar[DriftQuantity]
+    DRIFT_QUANTITY_CONFIDENCE: _ClassVar[DriftQuantity]
 
 class DriftChange(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -67,6 +81,17 @@ DRIFT_DETECTOR_UNSPECIFIED: DriftDetector
 DRIFT_DETECTOR_ABSOLUTE: DriftDetector
 DRIFT_DETECTOR_RELATIVE: DriftDetector
 DRIFT_DETECTOR_TRACK: DriftDetector
+DRIFT_DETECTOR_TAIL: DriftDetector
+DRIFT_DETECTOR_DIMENSION: DriftDetector
+DRIFT_DETECTOR_BIAS: DriftDetector
+DRIFT_DETECTOR_CORRELATION: DriftDetector
+DRIFT_DETECTOR_CONFIDENCE: DriftDetector
+DRIFT_QUANTITY_UNSPECIFIED: DriftQuantity
+DRIFT_QUANTITY_SCALE: DriftQuantity
+DRIFT_QUANTITY_BIAS: DriftQuantity
+DRIFT_QUANTITY_CORRELATION: DriftQuantity
+DRIFT_QUANTITY_TAIL: DriftQuantity
+DRIFT_QUANTITY_CONFIDENCE: DriftQuantity
 DRIFT_CHANGE_UNSPECIFIED: DriftChange
 DRIFT_CHANGE_RAISED: DriftChange
 DRIFT_CHANGE_ACKNOWLEDGED: DriftChange
@@ -98,7 +123,7 @@ class DriftScale(_message.Message):
     def __init__(self, estimate: _Optional[float] = ..., lower: _Optional[float] = ..., upper: _Optional[float] = ...) -> None: ...
 
 class DriftAlarm(_message.Message):
-    __slots__ = ("slice", "severity", "stage", "detector", "direction", "evidence_hours", "threshold_hours", "event_ns", "since_ns", "detections", "tracks", "labelled", "scale", "epoch", "driven_hours")
+    __slots__ = ("slice", "severity", "stage", "detector", "direction", "evidence_hours", "threshold_hours", "event_ns", "since_ns", "detections", "tracks", "labelled", "scale", "epoch", "driven_hours", "dimension", "quantity", "size", "unit")
     SLICE_FIELD_NUMBER: _ClassVar[int]
     SEVERITY_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
@@ -114,6 +139,10 @@ class DriftAlarm(_message.Message):
     SCALE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     DRIVEN_HOURS_FIELD_NUMBER: _ClassVar[int]
+    DIMENSION_FIELD_NUMBER: _ClassVar[int]
+    QUANTITY_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    UNIT_FIELD_NUMBER: _ClassVar[int]
     slice: str
     severity: DriftSeverity
     stage: _calibration_pb2.Stage
@@ -129,7 +158,11 @@ class DriftAlarm(_message.Message):
     scale: DriftScale
     epoch: int
     driven_hours: float
-    def __init__(self, slice: _Optional[str] = ..., severity: _Optional[_Union[DriftSeverity, str]] = ..., stage: _Optional[_Union[_calibration_pb2.Stage, str]] = ..., detector: _Optional[_Union[DriftDetector, str]] = ..., direction: _Optional[_Union[DriftDirection, str]] = ..., evidence_hours: _Optional[float] = ..., threshold_hours: _Optional[float] = ..., event_ns: _Optional[int] = ..., since_ns: _Optional[int] = ..., detections: _Optional[int] = ..., tracks: _Optional[int] = ..., labelled: _Optional[int] = ..., scale: _Optional[_Union[DriftScale, _Mapping]] = ..., epoch: _Optional[int] = ..., driven_hours: _Optional[float] = ...) -> None: ...
+    dimension: str
+    quantity: DriftQuantity
+    size: float
+    unit: str
+    def __init__(self, slice: _Optional[str] = ..., severity: _Optional[_Union[DriftSeverity, str]] = ..., stage: _Optional[_Union[_calibration_pb2.Stage, str]] = ..., detector: _Optional[_Union[DriftDetector, str]] = ..., direction: _Optional[_Union[DriftDirection, str]] = ..., evidence_hours: _Optional[float] = ..., threshold_hours: _Optional[float] = ..., event_ns: _Optional[int] = ..., since_ns: _Optional[int] = ..., detections: _Optional[int] = ..., tracks: _Optional[int] = ..., labelled: _Optional[int] = ..., scale: _Optional[_Union[DriftScale, _Mapping]] = ..., epoch: _Optional[int] = ..., driven_hours: _Optional[float] = ..., dimension: _Optional[str] = ..., quantity: _Optional[_Union[DriftQuantity, str]] = ..., size: _Optional[float] = ..., unit: _Optional[str] = ...) -> None: ...
 
 class DriftEvent(_message.Message):
     __slots__ = ("change", "alarm", "concerned", "actor")

@@ -21,6 +21,7 @@ from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from monitor.drift.alarms import AlarmChange, DriftReading
+from monitor.drift.bets import Quantity
 from monitor.frames.space import Space
 from monitor.frames.status import Counters
 from monitor.promotion.records import SWAPS, KnownRecalibrator, Record, TrialStanding
@@ -37,6 +38,9 @@ from monitor.statistics.reading import (
 from monitor.v1 import calibration_pb2, drift_pb2, event_pb2, perception_monitor_pb2
 from monitor.v1 import recalibration_record_pb2 as record_pb
 from monitor.v1 import recalibrator_admin_pb2 as admin_pb
+
+# Values of fields that older sidecars do not send.
+_UNSENT = {"quantity": Quantity.SCALE}
 
 # Attributes of values by the fields of the contract that have other names.
 _ATTRIBUTES = {
@@ -123,6 +127,8 @@ def _one(wanted: Any, field: FieldDescriptor, value: Any) -> Any:
 
 
 def _word(words: type[Enum], name: str, values: EnumDescriptor, number: int) -> Enum:
+    if number == 0 and name in _UNSENT:
+        return _UNSENT[name]
     known = values.values_by_number.get(number)
     word = known and words.__members__.get(known.name.removeprefix(_prefix(values)))
     if not isinstance(word, words):

@@ -10,6 +10,7 @@ import pytest
 from monitor.cli import main
 from monitor.commands.options import plain, this_person
 from monitor.drift.alarms import AlarmChange, AlarmReason, DriftReading, alarm_sentence
+from monitor.drift.bets import Quantity
 from tests.alarmed import RAISED, STAGES, STANDINGS, UNKNOWN, FixedWatch, alarm, served
 from tests.piped import pipeline_of
 
@@ -77,6 +78,14 @@ def test_list_shows_slices_by_severity_then_what_is_known_of_them_and_how_alarms
     assert "as sent: watched where a recalibrator changes it" in said("list")
     sidecar.watch.answer = DriftReading()
     assert "no slice is watched: no truth has come yet, or" in said("list")
+
+
+def test_an_alarm_of_one_quantity_is_listed_in_words_and_in_fields(said, sidecar):
+    biased = {"dimension": "x\x1b", "quantity": Quantity.BIAS, "size": 0.312, "unit": "m"}
+    sidecar.watch.answer = DriftReading((replace(STANDINGS[0], alarm=alarm(**biased)),))
+    assert "  x� off by +0.31 m (reported − true)  " in said("list")
+    (told,) = json.loads(said("list", "--json"))["standings"]
+    assert told["alarm"].items() >= {**biased, "quantity": "bias"}.items()
 
 
 def test_acknowledge_says_which_alarms_are_over_or_that_there_were_none(said, sidecar):

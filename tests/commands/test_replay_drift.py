@@ -22,7 +22,7 @@ from monitor.commands.alarms import (
 from monitor.commands.sending import RecordedSequence
 from monitor.commands.sidecar_client import DriftStandings, TimedAlarmChange
 from monitor.drift.alarms import AlarmChange, AlarmReason, DriftState, SliceStanding
-from monitor.drift.bets import Severity
+from monitor.drift.bets import Quantity, Severity
 from monitor.drift.evidence import Scale
 from monitor.frames.frame import Header
 from monitor.frames.space import plain_space
@@ -129,7 +129,14 @@ def test_a_moment_of_several_sequences_names_the_one_that_has_a_frame_of_this_ve
 def test_programs_and_people_are_told_what_they_need_to_know_of_alarms():
     played = [sequence("north", [t + 100 for t in TENTHS])]
     alarm = replace(
-        ALARM, event_ns=112_300_000_000, since_ns=110_100_000_000, scale=Scale(2.2, 1.9, math.inf)
+        ALARM,
+        event_ns=112_300_000_000,
+        since_ns=110_100_000_000,
+        scale=Scale(2.2, 1.9, math.inf),
+        dimension="y",
+        quantity=Quantity.BIAS,
+        size=math.nan,
+        unit="m",
     )
     standings = (standing(alarm), standing(None, slice="total", evidence=0.0))
     found = drift_json(DriftFound((alarm,), standings), played)
@@ -142,6 +149,10 @@ def test_programs_and_people_are_told_what_they_need_to_know_of_alarms():
         "stage": "recalibrated",
         "detector": "track",
         "direction": "over",
+        "dimension": "y",
+        "quantity": "bias",
+        "size": None,
+        "unit": "m",
         "stream": "north",
         "frame": 123,
         "labelled": 1214,
@@ -163,7 +174,7 @@ def test_programs_and_people_are_told_what_they_need_to_know_of_alarms():
     assert (total["state"], total["log10_evidence"]) == ("ok", None)
     table = drift_table(DriftFound((alarm,), standings), played).splitlines()
     assert table[1].split() == ["car", "page", "alarm", "0.001", "h", "2,000", "h", "1,000", "h"]
-    assert table[3].startswith("12.3 s, frame 123 of north: page: car, overconfident as forwarded")
+    assert table[3].startswith("12.3 s, frame 123 of north: page: car, biased as forwarded")
     assert drift_table(DriftFound(), played) == ""
 
 

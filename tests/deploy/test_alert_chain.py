@@ -118,9 +118,11 @@ def test_a_detector_that_turns_overconfident_pages_somebody_until_they_acknowled
         "job": "calibration_monitor",
     }
     words = alert["annotations"]
-    assert words["summary"].startswith(f"Covariances of {CAR} that van forwards are too small")
+    assert words["summary"].startswith(f"Estimates of {CAR} that van forwards are overconfident")
     # √5, as far as 150 frames tell.
-    scale = re.fullmatch(r"standard deviations are (\S+) times too small", words["scale"])
+    scale = re.fullmatch(
+        r"recalibrated, joint: errors are (\S+) times what was predicted", words["cause"]
+    )
     assert scale is not None
     assert float(scale[1]) == pytest.approx(5**0.5, rel=0.2)
     assert "calibration-monitor alarms list" in words["runbook"]

@@ -345,34 +345,50 @@ def test_alerts_fire_when_and_for_whom_they_should_and_no_others_do(tmp_path, ru
     assert holds(tmp_path, without, [rule_test(case, names) for case in cases()])
 
 
-def test_the_first_word_of_a_page_says_by_how_much_and_nothing_where_that_is_unknown(tmp_path):
-    def scale(values: str, stage="recalibrated", **labels: str) -> dict[str, str]:
-        return series("drift_scale_estimate", values, **{"slice": "car", "stage": stage, **labels})
+CAUSES = {
+    ("scale", "joint", ""): ("2.2", "joint: errors are 2.20 times what was predicted"),
+    ("scale", "y", ""): ("0.5", "y: errors are 0.50 times what was predicted"),
+    ("bias", "x", "m"): ("-0.312", "x is off by -0.31 m (reported less true)"),
+    ("correlation", "y", ""): (
+        *("1.8", "y: the errors are not correlated as is stated, by a factor 1.80"),
+    ),
+    ("tail", "joint", ""): (*("0.08", "8% of detections lie outside what the covariance allows"),),
+    ("confidence", "joint", ""): ("-0.22", "accuracy less stated confidence is -22%"),
+}
 
-    alarm, forwarded, raw = state(f"{ALARM}x9"), scale("2.2x9"), scale("NaN 0.5x8", "raw")
-    # What an alert asks Prometheus for must be quoted well.
-    quoted = r"a\"b\"\\c"
-    of_quoted = [state(f"{ALARM}x9", slice=quoted), scale("2.2x9", slice=quoted)]
-    unknown = [state(f"{ALARM}x9", slice="bus"), scale(" ".join(["NaN"] * 10), slice="bus")]
-    page = {PAGE: "standard deviations are 2.20 times too small"}
-    errors = "{}: errors are {} times what was predicted. "
-    first = {TICKET: errors.format("recalibrated", "2.20")}
-    later = {TICKET: errors.format("raw", "0.50") + first[TICKET]}
+
+def test_the_first_word_of_an_alert_says_what_is_wrong_and_by_how_much_where_that_is_known(
+    tmp_path,
+):
+    def size(values: str, severity="page", **labels: str) -> dict[str, str]:
+        joint = {"quantity": "scale", "dimension": "joint", "stage": "recalibrated"}
+        at = {"slice": "car", "severity": severity, **joint, **labels}
+        return series("drift_alarm_size", values, **at)
+
+    def both(*sizes: dict[str, str], slice="car") -> Samples:
+        return [*(state(f"{ALARM}x9", each, slice=slice) for each in ("page", "ticket")), *sizes]
+
     tests: list[dict[str, object]] = []
-    ticket = state(f"{ALARM}x9", "ticket")
-    for found, at in (
-        ([alarm, *unknown, ticket, forwarded, raw], {"0m": first, "5m": later}),
-        ([alarm, forwarded, raw], {"0m": page, "5m": page}),
-        (of_quoted, {"0m": {PAGE.replace("car", 'a"b"\\c'): page[PAGE]}}),
-        (unknown, {"0m": {"CalibrationDriftPage page slice=bus": ""}}),
-    ):
-        told = [
-            words(time, alert, scale=text)
-            for time, texts in at.items()
-            for alert, text in texts.items()
-        ]
+
+    def says(found: Samples, **texts: str) -> None:
+        told = [words("5m", texts.get("of", PAGE), cause=texts["page"])]
+        if "ticket" in texts:
+            told.append(words("5m", TICKET, cause=texts["ticket"]))
         tests.append({"interval": "1m", "input_series": found, "alert_rule_test": told})
-    assert holds(tmp_path, saying("scale", DRIFT), tests)
+
+    for (quantity, dimension, unit), (value, text) in CAUSES.items():
+        labels = {"quantity": quantity, "dimension": dimension, "unit": unit}
+        page, ticket = size(f"{value}x9", **labels), size(f"{value}x9", "ticket", **labels)
+        both_say = f"recalibrated, {text}"
+        says(both(page, ticket), page=both_say, ticket=both_say)
+    # What an alert asks Prometheus for must be quoted well.
+    joint = CAUSES["scale", "joint", ""]
+    found = both(size("2.2x9", slice=r"a\"b\"\\c"), slice=r"a\"b\"\\c")
+    says(found, of=PAGE.replace("car", 'a"b"\\c'), page=f"recalibrated, {joint[1]}")
+    raw = "raw, joint: errors are 0.50 times what was predicted"
+    says(both(size("0.5x9", "ticket", stage="raw")), page="", ticket=raw)
+    says(both(size(" ".join(["NaN"] * 10))), page="", ticket="")
+    assert holds(tmp_path, saying("cause", DRIFT), tests)
 
 
 def test_a_compensated_slice_names_its_dimensions_and_the_factor_of_each(tmp_path):

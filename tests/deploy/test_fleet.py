@@ -61,3 +61,6 @@ def test_every_name_that_is_kept_is_exported_and_no_alert_needs_another():
                 asked = metrics(rule["expr"])
                 assert asked, rule["alert"]
                 assert asked <= names() | {"up"}, rule["alert"]
+                words = " ".join(rule["annotations"].values())
+                told = set(re.findall(r'query \(printf "[^{]*?(calibration_\w+)', words))
+                assert told <= names(), rule["alert"]

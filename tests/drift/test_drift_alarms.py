@@ -16,10 +16,11 @@ from monitor.drift.alarms import (
     AlarmReason,
     alarm_sentence,
     change_sentence,
+    error_of,
     hours,
     moment,
 )
-from monitor.drift.bets import Detector, Direction, Severity, Stage
+from monitor.drift.bets import Detector, Direction, Quantity, Severity, Stage
 from monitor.drift.evidence import DriftSettings, Scale
 from monitor.drift.family import Family
 from monitor.drift.reference import Origin
@@ -233,6 +234,66 @@ def test_a_ticket_for_covariances_that_are_too_large_says_by_which_factor():
 )
 def test_the_sentence_says_only_what_is_known(changes: dict[str, Any], words: str):
     assert words in alarm_sentence(alarm(**changes))
+
+
+X = {"dimension": "x", "unit": "m"}
+
+
+@pytest.mark.parametrize(
+    ("quantity", "size", "fields", "words"),
+    [
+        (Quantity.SCALE, 2.2, {}, "standard deviations 2.2 times too small (1.9 to 2.6)"),
+        (Quantity.SCALE, 3.1, X, "x: standard deviations 3.1 times too small"),
+        (Quantity.SCALE, 0.5, X, "x: standard deviations 2 times too large"),
+        (Quantity.BIAS, 0.312, X, "x off by +0.31 m (reported − true)"),
+        (Quantity.BIAS, -12.6, {"dimension": "w"}, "w off by −13 (reported − true)"),
+        (
+            *(Quantity.CORRELATION, 1.8, {"dimension": "y"}),
+            "y given the dimensions before it: σ 1.8 times too small, the stated correlation is "
+            "not there",
+        ),
+        (
+            *(Quantity.CORRELATION, 0.5, {"dimension": "y"}),
+            "y given the dimensions before it: σ 2 times too large, the errors are correlated more "
+            "than is stated",
+        ),
+        (Quantity.TAIL, 0.08, {}, "8 % of detections outside what the covariance allows"),
+        (Quantity.TAIL, 0.004, X, "0.4 % of detections outside what the covariance of x allows"),
+        (Quantity.CONFIDENCE, -0.22, {}, "accuracy 22 points below the stated confidence"),
+        (Quantity.CONFIDENCE, 0.041, {}, "accuracy 4.1 points above the stated confidence"),
+        (Quantity.SCALE, math.nan, X, "x: standard deviations off by an unknown factor"),
+        (Quantity.BIAS, math.nan, X, "x off by an unknown amount"),
+        (
+            *(Quantity.CORRELATION, math.nan, X),
+            "x given the dimensions before it: σ is wrong, the stated correlation is not there",
+        ),
+        (
+            *(Quantity.TAIL, math.nan, {}),
+            "an unknown share of detections outside what the covariance allows",
+        ),
+        (
+            *(Quantity.CONFIDENCE, math.nan, {}),
+            "accuracy an unknown number of points below the stated confidence",
+        ),
+    ],
+)
+def test_each_quantity_has_a_clause_that_says_what_is_wrong_and_by_how_much(
+    quantity: Quantity, size: float, fields: dict[str, Any], words: str
+):
+    found = alarm(quantity=quantity, size=size, **fields)
+    assert error_of(found) == words
+    how = "biased" if quantity is Quantity.BIAS else "overconfident"
+    said = f"page: car, {how} as forwarded: {words} since 12.3 s, 7 tracks, 214 detections; raised"
+    assert alarm_sentence(found).startswith(said)
+
+
+def test_the_scale_of_all_dimensions_is_told_in_other_words_or_without_its_interval():
+    text = "σ {way} by {factor}"
+    assert error_of(alarm(), text, "–") == "σ too small by 2.2 (1.9–2.6)"
+    assert error_of(alarm(), text, interval=False) == "σ too small by 2.2"
+    assert error_of(alarm(size=3.1, **X), text, "–") == "x: σ too small by 3.1"
+    unknown = Scale(math.nan, math.nan, math.nan)
+    assert error_of(alarm(scale=unknown), unknown="-") == "-"
 
 
 @pytest.mark.parametrize(

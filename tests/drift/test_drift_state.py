@@ -362,13 +362,27 @@ def test_a_value_that_cannot_be_is_refused_by_its_name(path, new, said):
     assert said in str(refused.value)
 
 
-def test_a_document_of_the_format_before_loses_nothing_that_is_known():
+def rewritten(text: str | bytes) -> dict[str, Any]:
+    """The content of a document, as this version writes it."""
+    found: dict[str, Any] = json.loads(b"".join(finished(family_text(read_family(text)))))
+    return found
+
+
+def of_scale(alarm: dict[str, Any]) -> dict[str, Any]:
+    size = alarm["scale"]["estimate"]
+    return {"dimension": "", "quantity": "scale", "size": size, "unit": ""}
+
+
+def test_a_document_of_two_formats_before_loses_nothing_that_is_known():
     older = json.loads(OLDER)
-    again = json.loads(b"".join(finished(family_text(read_family(OLDER)))))
+    again = rewritten(OLDER)
     open = ("entry", "beyond", "waits", "order", "goes_on")
     assert again == {
         **{name: value for name, value in older.items() if name not in open},
-        "format": "calibration-monitor/drift/3",
+        "format": "calibration-monitor/drift/4",
+        "latched": [
+            {**one, "alarm": {**one["alarm"], **of_scale(one["alarm"])}} for one in older["latched"]
+        ],
         "frames": 40,
         "latest_ns": {"1": 146679612719, "0": 952663696325},
         "slices": [
@@ -394,6 +408,16 @@ def test_a_family_drives_on_from_the_format_before_and_counts_detections():
     text = OLDER.replace(b'"unit":"track-second"', b'"unit":"track"')
     assert text != OLDER
     assert read_family(text).gathered.unit is Unit.DETECTION
+
+
+def test_alarms_of_the_format_before_are_of_the_scale_of_all_dimensions():
+    now = rewritten(OLDER)
+    assert len(now["latched"]) == 2
+    before = {**now, "format": "calibration-monitor/drift/3", "latched": []}
+    for one in now["latched"]:
+        alarm = {k: v for k, v in one["alarm"].items() if k not in of_scale(one["alarm"])}
+        before["latched"].append({**one, "alarm": alarm})
+    assert rewritten(json.dumps(before)) == now
 
 
 def test_an_older_document_is_read_or_refused_whatever_stands_in_any_place():

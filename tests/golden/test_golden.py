@@ -58,7 +58,7 @@ from monitor.wire.requests import (
     detection_tail,
 )
 from tests.administered import FACTORS, TRIALS
-from tests.exported import LaidDown, certain, snapshot, watched
+from tests.exported import LaidDown, alarmed, certain, snapshot
 from tests.piped import pipeline_of, statistics_of
 
 FOLDER = Path(__file__).parent
@@ -283,7 +283,7 @@ def exposition() -> str:
             standing=TRIALS,
         ),
         factors={"car": FACTORS},
-        drift=watched("car"),
+        drift=alarmed("car"),
         uploads=cast(
             Uploader,
             SimpleNamespace(

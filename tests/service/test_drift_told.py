@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from monitor.drift.alarms import Alarm, DriftReading, DriftState, SliceStanding
-from monitor.drift.bets import Severity, Stage
+from monitor.drift.bets import CHARTS, Detector, Quantity, Severity, Stage
 from monitor.drift.evidence import Scale
 from monitor.service.admin import MOST_ACTOR
 from monitor.service.metrics import LEAST_EVIDENCE, drift
@@ -148,3 +148,23 @@ def test_as_long_as_an_alarm_stays_its_scale_is_shown_a_page_before_a_ticket():
         ("total", "recalibrated"): 2.2,
         ("bus", "raw"): 0.4,
     }
+
+
+def test_an_alarm_that_stays_tells_its_size_by_what_is_wrong():
+    page, ticket = latched(Severity.PAGE, 2.2), latched(Severity.TICKET, 0.4, stage=Stage.RAW)
+    biased = alarm(dimension="x, y", quantity=Quantity.BIAS, size=-0.3, unit="m")
+    text = "".join(drift(DriftReading(standings=(replace(page, alarm=biased), ticket, STANDING))))
+    told = [line for line in text.splitlines() if line.startswith("calibration_drift_alarm_size{")]
+    assert told == [
+        'calibration_drift_alarm_size{dimension="x, y",quantity="bias",severity="page",'
+        'slice="car",stage="recalibrated",unit="m"} -0.3',
+        'calibration_drift_alarm_size{dimension="joint",quantity="scale",severity="ticket",'
+        'slice="car",stage="raw",unit=""} 2.2',
+    ]
+
+
+def test_every_kind_of_alarm_is_counted_from_zero_on():
+    found = samples(DriftReading())
+    counts = {labels: n for (name, labels), n in found.items() if name == "drift_alarms_total"}
+    assert len(counts) == len(CHARTS) * len(Detector) and set(counts.values()) == {0.0}
+    assert ("bias", "over", "recalibrated") in counts

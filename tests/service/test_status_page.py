@@ -16,9 +16,8 @@ from urllib.parse import quote
 import numpy as np
 import pytest
 
-from monitor.drift.alarms import AlarmChange, AlarmReason, hours, size_of_error
-from monitor.drift.bets import Stage
-from monitor.drift.evidence import Scale
+from monitor.drift.alarms import Alarm, AlarmChange, AlarmReason, error_of, hours
+from monitor.drift.bets import Quantity, Stage
 from monitor.figures.svg import number
 from monitor.figures.timeline import Mark
 from monitor.frames.space import MOST_SLICES
@@ -43,7 +42,8 @@ from monitor.statistics.observations import finished
 from monitor.statistics.reading import ReadingCache, WindowReading
 from monitor.v1 import calibration_pb2, drift_pb2, frame_pb2
 from monitor.v1 import perception_monitor_pb2 as pb
-from tests.alarmed import READING, alarm
+from monitor.wire.messages import value_of
+from tests.alarmed import READING, STANDINGS, alarm
 from tests.checkpointed import OF_CLASSES
 from tests.drifting import TOO_SMALL, Drive, drive_until_alarm, settings
 from tests.exported import snapshot
@@ -141,10 +141,11 @@ def expected(answers: dict[str, pb.GetCalibrationResponse], of: str) -> str:
         severity = SEVERITIES[stage]
         (one,) = (one for one in told.drift if (one.slice, one.severity) == (slice, severity))
         held = one.alarm if axis == "alarm" else one
-        if measure in ("scale", "size"):
-            scale = one.alarm.scale
-            ends = (scale.lower, scale.upper) if measure == "scale" else (math.nan, math.nan)
-            return size_of_error(Scale(scale.estimate, *ends))
+        if measure == "error":
+            return error_of(value_of(Alarm, one.alarm), "σ is {factor} times {way}")
+        if measure == "size":
+            short = "σ {factor} times {way}"
+            return error_of(value_of(Alarm, one.alarm), short, interval=False)
         value = getattr(held, measure)
         if measure in ("detections", "tracks"):
             return f"{value:,}"
@@ -177,7 +178,7 @@ def test_every_number_is_what_get_calibration_says(sidecar):
         assert differences(sidecar, path) == []
     measures = {of.rsplit("/", 1)[1] for path in paths for of, _ in numbers(sidecar.get(path))}
     assert measures > {"nees_over_k", "ence", "ence_noise_floor", "qce", "n", "n_eff", "sigma"}
-    assert measures > {"scale", "evidence_hours", "threshold_hours", "matched", "ece", "frames"}
+    assert measures > {"error", "evidence_hours", "threshold_hours", "matched", "ece", "frames"}
     assert measures > {"entropy_mean", "entropy_above_before", "deviation_q50"}
 
 
@@ -202,7 +203,7 @@ def test_the_alarm_is_the_first_thing_that_is_said_with_what_to_do(sidecar):
     assert re.fullmatch(
         rf"{re.escape(EVIL)} is overconfident: {size}; page raised \d+ s ago\.", said
     )
-    assert re.search(r"page</span>: σ <.*?times too small</span> when raised \d+ s ago; <", text)
+    assert re.search(r"page</span>: <[^>]*>σ [\d.]+ times too small</span> when raised \d+ s", text)
     assert "docs/runbook.md#calibrationdriftpage" in text
     rows = re.findall(r'<th scope="row"><a href="(/slice/[^"]+)"', text)
     assert rows[0] == slice_path(EVIL)
@@ -367,6 +368,18 @@ def test_alarms_then_swaps_then_tickets_are_said():
     assert (swap[:5], well[:5]) == ("swap:", "well:")
     assert "Nothing else" in well
     assert swap.endswith("; being verified, no action is needed now.")
+
+
+def test_an_alarm_of_one_quantity_is_said_with_its_dimension():
+    biased = alarm(dimension="<x>", quantity=Quantity.BIAS, size=-0.312, unit="m")
+    found = view(910.0, drift=replace(READING, standings=(replace(STANDINGS[0], alarm=biased),)))
+    (page, *_) = said(replace(found, event_ns=196_400_000_000))
+    assert page == (
+        "page: car is biased: <x> off by −0.31 m (reported − true); page raised 3 min ago."
+    )
+    text = drawn(found)
+    assert "<x>" not in text
+    assert "is biased: <b>" in text and "&lt;x&gt; off by −0.31 m (reported − true)" in text
 
 
 def test_a_swap_is_verified_by_the_guard_and_is_not_called_well_meanwhile():

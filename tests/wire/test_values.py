@@ -1,5 +1,7 @@
 """Values over the wire and back: nothing is lost, and every word has its number."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -41,6 +43,7 @@ from monitor.wire.messages import (
     value_of,
 )
 from tests.administered import record
+from tests.alarmed import alarm
 from tests.piped import BY_SLICE
 from tests.piped_classes import WARM
 
@@ -157,3 +160,10 @@ def test_a_word_of_a_newer_contract_is_refused_by_field_number_and_remedy():
         value_of(Record, kind.FromString(newer))
     with pytest.raises(UnknownWord, match="'kind' 0"):
         value_of(Summary, admin_pb.RecalibratorSummary())
+
+
+def test_an_alarm_of_an_older_sidecar_is_of_the_scale_of_all_dimensions():
+    message = message_of(drift_pb2.DriftAlarm, alarm())
+    for name in ("dimension", "quantity", "size", "unit"):
+        message.ClearField(name)
+    assert value_of(Alarm, received(message)) == replace(alarm(), size=0.0)

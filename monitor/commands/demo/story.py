@@ -16,7 +16,7 @@ import numpy as np
 
 from monitor.commands.demo.scene import SPACE, DriveSettings, SimulatedFrame
 from monitor.commands.demo.tracks import TrackingRecord
-from monitor.drift.alarms import WRONG, AlarmChange, AlarmReason, alarm_sentence
+from monitor.drift.alarms import AlarmChange, AlarmReason, alarm_sentence, how_wrong
 from monitor.drift.bets import Severity
 from monitor.frames.slices import is_bare, marked
 from monitor.frames.space import FloatArray
@@ -360,7 +360,7 @@ class Cycle:
             if paged and self.elapsed_s >= self.fault_began_s:
                 self.paged_s = self.elapsed_s
                 self.page = alarm_sentence(alarm).partition(" since ")[0]
-        what = f"{alarm.slice} {WRONG[alarm.direction]} {alarm.stage.words}"
+        what = f"{alarm.slice} {how_wrong(alarm)} {alarm.stage.words}"
         self.tell(f"alarm {'raised' if raised else 'over'}: {alarm.severity}, {what}")
 
     def add_answer(self, at_s: float, answered: AnsweredFrame) -> Phase:

@@ -204,6 +204,10 @@ def _alarm(alarm: Alarm) -> dict[str, Any]:
     return {
         "slice": alarm.slice,
         "severity": alarm.severity,
+        "dimension": alarm.dimension,
+        "quantity": alarm.quantity,
+        "size": alarm.size,
+        "unit": alarm.unit,
         "raised_event_ns": alarm.event_ns,
         "evidence_hours": alarm.evidence,
         "threshold_hours": alarm.threshold,
