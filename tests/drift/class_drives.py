@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any
 
 import numpy as np
 from scipy.special import softmax
@@ -13,6 +15,7 @@ from monitor.drift.class_bets import ClassLabels, TrackVotes, judged
 from monitor.drift.evidence import DriftSettings
 from monitor.drift.family import Family
 from monitor.frames.slices import CLASS_PROBABILITIES
+from monitor.frames.space import FloatArray, IntArray
 from monitor.statistics.observations import finished
 
 FRAME_NS = 100_000_000
@@ -20,7 +23,17 @@ CLASSES = 5
 WANTED = DriftSettings(calm_hours=0.0)
 
 
-def classified(
+@dataclass(frozen=True)
+class Seen:
+    """A labelled frame: n tracks, what is said of each (n, CLASSES), and its true class as told."""
+
+    stamp_ns: int
+    track: IntArray
+    said: FloatArray
+    told: IntArray
+
+
+def seen(
     seed: int,
     seconds: float,
     *,
@@ -31,10 +44,9 @@ def classified(
     tracks: int = 8,
     life: int = 40,
     strength: float = 2.5,
-    tracked: bool = True,
     wrong_labels: float = 0.0,
-) -> Iterator[ClassLabels]:
-    """Labels of a second each, ten frames a second, of a classifier that is always calibrated.
+) -> Iterator[Seen]:
+    """Frames, ten a second, of a classifier that is always calibrated.
 
     It sees its class and noise of variance 1, and says what Bayes says.
 
@@ -46,7 +58,7 @@ def classified(
     """
     random = np.random.default_rng(seed)
 
-    def new(n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    def new(n: int) -> tuple[Any, ...]:
         true = random.integers(CLASSES, size=n)
         other = (true + random.integers(1, CLASSES, n)) % CLASSES
         told = np.where(random.random(n) < wrong_labels, other, true)
@@ -54,31 +66,37 @@ def classified(
 
     true, told, constant, noise = new(tracks)
     ids, following = np.arange(1, tracks + 1), tracks + 1
-    parts: list[ClassLabels] = []
     for number in range(round(seconds * 10)):
         if number % every == 0:
-            seen = np.sqrt(held) * constant + np.sqrt(1 - held) * noise
-            seen += strength * (true[:, None] == np.arange(CLASSES))
-            said = softmax(sharper * strength * seen, axis=1)
-            zeros = np.zeros(tracks, np.int64)
-            parts.append(
-                ClassLabels(
-                    zeros,
-                    *judged(said[:, None], None, told),
-                    (ids if tracked else zeros).astype(np.uint64),
-                    zeros,
-                    np.full(tracks, number * FRAME_NS),
-                    zeros > 0,
-                )
-            )
-        if number % 10 == 9 and parts:
-            yield joined(parts)
-            parts = []
+            found = np.sqrt(held) * constant + np.sqrt(1 - held) * noise
+            found += strength * (true[:, None] == np.arange(CLASSES))
+            said = softmax(sharper * strength * found, axis=1)
+            yield Seen(number * FRAME_NS, ids.copy(), said, told.copy())
         noise = rho * noise + np.sqrt(1 - rho**2) * random.standard_normal(noise.shape)
         over = np.flatnonzero(random.random(tracks) < 1 / life)
         true[over], told[over], constant[over], noise[over] = new(over.size)
         ids[over] = np.arange(following, following + over.size)
         following += over.size
+
+
+def classified(
+    seed: int, seconds: float, *, tracked: bool = True, **other: Any
+) -> Iterator[ClassLabels]:
+    """Labels of frames that are seen, second by second; those of `tracked` with their tracks."""
+    for _, frames in groupby(seen(seed, seconds, **other), lambda one: one.stamp_ns // 10**9):
+        yield joined([_labels(frame, tracked=tracked) for frame in frames])
+
+
+def _labels(frame: Seen, *, tracked: bool) -> ClassLabels:
+    zeros = np.zeros(frame.told.size, np.int64)
+    return ClassLabels(
+        zeros,
+        *judged(frame.said[:, None], None, frame.told),
+        (frame.track if tracked else zeros).astype(np.uint64),
+        zeros,
+        zeros + frame.stamp_ns,
+        zeros > 0,
+    )
 
 
 def joined(parts: list[ClassLabels]) -> ClassLabels:
