@@ -232,7 +232,7 @@ class Family:
                 if of is not None:
                     # It may be learning from the fault.
                     self.usual.forget(of, alarm.stage)
-                since_s = stretch.driven if of is None else self.slices[of].fed
+                since_s = stretch.driven if of is None else self._fed(self.slices[of])
                 changes += self.alarms.raised(alarm, since_s, concerned)
         self.evidence.put(chosen, chunk.board)
         self.seconds.explain(seconds)
@@ -277,11 +277,15 @@ class Family:
         if old is not None and new is not None:
             self.seconds.reckon_from(slice, stage, old.mean - new.mean)
 
+    def _fed(self, one: SliceState) -> float:
+        """Returns s of driving with truth of a slice; all driving where votes come now and then."""
+        return self.clock.driven if is_of_classes(one.name) else one.fed
+
     def _calmed(self) -> list[AlarmChange]:
         calm = self.settings.calm_hours * HOUR
         if not calm:
             return []
-        fed = {one.name: one.fed for one in self.slices} | {TOTAL: self.clock.driven}
+        fed = {one.name: self._fed(one) for one in self.slices} | {TOTAL: self.clock.driven}
         latched = self.alarms.latched.items()
         keys = [key for key, one in latched if fed.get(key[0], 0.0) - one.since_s >= calm]
         self._begin_peaks(keys)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from monitor.drift.alarms import Alarm, Counted, alarm_sentence
+from monitor.drift.alarms import Alarm, AlarmReason, Counted, alarm_sentence
 from monitor.drift.bets import (
     ABSOLUTE,
     CHARTS,
@@ -299,7 +299,8 @@ def test_slices_of_classes_and_of_covariances_keep_to_themselves():
     assert both.slices[1].learners == [None, None]
     ours, theirs = (one.evidence.sums[row, :, :ABSOLUTE] for one, row in ((both, 1), (alone, 0)))
     ratio = ours[0] / theirs[0]
-    assert ((ratio > 0.2) & (ratio < 1)).all()
+    assert ((ratio > 0.02) & (ratio < 1)).all()
+    assert both.slices[0].fed == pytest.approx(54, abs=3)
     assert both.clock.driven == pytest.approx(60, abs=3)
 
 
@@ -321,6 +322,17 @@ def test_evidence_goes_on_over_a_restart_and_begins_anew_under_another_tolerance
     restored, _ = restored_family(state, other, {}, "identity")
     restored.grow(CLASS_PROBABILITIES, 1)
     assert not restored.evidence.sums.any()
+
+
+def test_an_alarm_is_over_when_nothing_came_of_it_for_the_stated_hours_of_driving():
+    family = family_of(replace(WANTED, calm_hours=0.05, hours_between_false_pages=0.1))
+    fed(family, classified(1, 120.0, sharper=4.0))
+    assert family.alarms.slices() == {CLASS_PROBABILITIES}
+    later = (
+        replace(labels, stamp_ns=labels.stamp_ns + 1200 * FRAME_NS)
+        for labels in classified(2, 240.0)
+    )
+    assert [change.why for change in fed(family, later)] == [AlarmReason.CALM]
 
 
 def references(*families: Family):
