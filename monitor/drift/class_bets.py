@@ -90,7 +90,7 @@ def log_likelihoods(
         allowed * (1 - np.array(SHARES)),
     )
     q = np.concatenate(bets, axis=1)
-    found: FloatArray = np.where(as_stated, np.log(q / allowed), np.log1p(-q) - np.log1p(-allowed))
+    found: FloatArray = np.log(np.where(as_stated, q / allowed, (1 - q) / (1 - allowed)))
     return found
 
 
@@ -186,16 +186,9 @@ class TrackVotes:
         key = np.where(labels.track == ALONE, alike, labels.track)
         order = np.argsort(key, kind="stable")
         start = np.flatnonzero(np.append(True, np.diff(key[order]) != 0))
-        said = [
-            log_likelihoods(
-                labels.confidence[chart.stage],
-                labels.right[chart.stage],
-                chart.direction,
-                self.tolerance,
-            )
-            for chart in CHARTS
-        ]
-        of_tracks = np.add.reduceat(np.stack(said, axis=1)[order], start)
+        made = self._said(labels, Stage.RECALIBRATED)
+        sent = self._said(labels, Stage.RAW) if labels.changed.any() else made
+        of_tracks = np.add.reduceat(np.concatenate([made, sent], axis=1)[order], start)
         doubt = np.add.reduceat((labels.confidence - labels.right).T[order], start)
         changed = np.logical_or.reduceat(labels.changed[order], start)
         count, first = np.diff(start, append=key.size), order[start]
@@ -214,6 +207,12 @@ class TrackVotes:
                 ballot.changed |= bool(changed[at])
                 ballot.doubt += doubt[at]
                 ballot.said += of_tracks[at]
+
+    def _said(self, labels: ClassLabels, stage: Stage) -> FloatArray:
+        """Returns ln L of labels for the bets of the charts of a stage, (n, 2, ABSOLUTE)."""
+        charts, of_stage = CHARTS[CHARTS_OF[stage]], (labels.confidence[stage], labels.right[stage])
+        bets = [log_likelihoods(*of_stage, chart.direction, self.tolerance) for chart in charts]
+        return np.stack(bets, axis=1)
 
     def _complete(self, now: dict[int, int]) -> list[_Ballot]:
         """Gives out votes, and ends tracks, of the sources whose time is known."""
