@@ -24,10 +24,11 @@ from monitor.drift.bets import (
     DetectionCells,
     Detector,
     Direction,
+    Quantity,
     Stage,
     log_likelihoods,
 )
-from monitor.drift.causes import cause_of
+from monitor.drift.causes import Cause, cause_of
 from monitor.drift.channels import (
     BIASES,
     CHANNELS,
@@ -37,6 +38,7 @@ from monitor.drift.channels import (
     channels,
     degrees_of,
 )
+from monitor.drift.class_bets import in_cells
 from monitor.drift.correlation import Records, summed
 from monitor.drift.evidence import (
     ALL_BETS,
@@ -52,6 +54,7 @@ from monitor.drift.evidence import (
     SAID_UU,
     SAID_Z,
     SAID_ZZ,
+    UNKNOWN,
     Evidence,
     FrameStretch,
     bounded_likelihood,
@@ -72,7 +75,7 @@ from monitor.drift.levels import (
 )
 from monitor.drift.reference import UsualArrays
 from monitor.drift.usual import BLOCK_NS, WatchedRows
-from monitor.frames.slices import TOTAL
+from monitor.frames.slices import TOTAL, is_of_classes
 from monitor.frames.space import FloatArray, IntArray
 from monitor.statistics.clusters import ALONE, LARGEST, ClusterArray, cluster_id
 
@@ -257,6 +260,9 @@ class Chunk:
         """Returns L of each frame, slice and chart, (F, P, 2, BETS); 1 in empty cells."""
         rows, usual, aims = self.rows, self.usual[stage], self.family.aims[stage]
         frames, slices, place = rows.stamp_ns.size, self.board.slices, self.place[rows.slices]
+        if rows.votes is not None:
+            said = in_cells(rows.votes[stage], rows.frame * slices + place, frames * slices)
+            return bounded_likelihood(said).reshape(frames, slices, len(aims), -1)
         cells = DetectionCells(
             self.k,
             rows.nees[stage],
@@ -568,16 +574,18 @@ class Chunk:
         number, detector = self._leading(slice, severity)
         chart = CHARTS[number]
         scale = scale_of(evidence.run[slice, number], family.usual.worth(slice, chart.stage))
-        cause = cause_of(evidence, slice, number)
+        of_classes = is_of_classes(family.slices[slice].name)
+        run = evidence.run[slice, number]
+        cause = Cause(Quantity.CONFIDENCE) if of_classes else cause_of(evidence, slice, number)
         return Alarm(
             slice=name,
             severity=SEVERITIES[severity],
             stage=chart.stage,
-            detector=DETECTORS[detector],
+            detector=Detector.CONFIDENCE if of_classes else DETECTORS[detector],
             direction=chart.direction,
             dimension=cause.names(family.dimensions[slice]),
             quantity=cause.quantity,
-            size=cause.size(evidence.run[slice, number], scale),
+            size=cause.size(run, scale),
             unit=cause.unit(family.dimensions[slice]),
             evidence=gathered,
             threshold=float(family.thresholds[severity]),
@@ -586,7 +594,7 @@ class Chunk:
             detections=int(evidence.run[slice, number, 0]),
             tracks=family.seen.count(slice, int(evidence.begun[slice, number])),
             labelled=family.slices[slice].labelled,
-            scale=scale,
+            scale=UNKNOWN if of_classes else scale,
             epoch=family.slices[slice].epoch,
             driven=stretch.driven / HOUR,
         )

@@ -100,6 +100,7 @@ class DriftSettings:
     page_tolerance, ticket_tolerance
                         on σ; what is off by less is no drift
     bias_tolerance      on the mean, in σ
+    class_tolerance     on the odds that the likeliest class is right
     unit                what counts as one observation
     reference_tracks    that a reference is learned from, at least; after ten times as many
                         detections as are asked for, tracks are waited for no longer
@@ -119,6 +120,7 @@ class DriftSettings:
     page_tolerance: float = 2.0**0.5
     ticket_tolerance: float = 2.0**0.5
     bias_tolerance: float = 1.0
+    class_tolerance: float = 2.0
     unit: Unit = Unit.TRACK_SECOND
     reference_tracks: int = 30
     reference_detections: int = 2000
