@@ -137,7 +137,9 @@ class TrackSeconds:
         # Another track may have the same key by now.
         there[there] = self._history["first"][place[there]] == seconds["first"][there]
         common = seconds["common"] * seconds["count"][:, None, None]
-        np.add.at(self._history["common_total"], place[there], common[there])
+        chosen, which = np.unique(place[there], return_inverse=True)
+        sums = correlation.summed(common[there], which, chosen.size)
+        self._history["common_total"][chosen] += sums
 
     def reckon_from(self, slice: int, stage: int, shift: FloatArray) -> None:
         """Takes common levels of a slice from other usual levels, which lie lower by `shift`.
@@ -191,8 +193,13 @@ class TrackSeconds:
         blocks["count"] = size
         blocks["changed"] = np.logical_or.reduceat(rows.changed[frame], start)
         beyond = far_outside(k, self.settings.page_tolerance)
+        changed, chosen = bool(rows.changed.any()), channels(k)
         for stage in Stage:
-            nees, chosen = rows.nees[stage, order], channels(k)
+            if stage is Stage.RECALIBRATED and not changed:
+                for name in ("level", "spread", "outside"):
+                    blocks[name][:, stage] = blocks[name][:, Stage.RAW]
+                break
+            nees = rows.nees[stage, order]
             seen = observed(nees, rows.z[stage][:, order], rows.u[stage][:, order]) / _UNIT
             np.rint(seen, out=seen)
             blocks["level"][:, stage, chosen] = np.add.reduceat(seen, start, axis=1).T * _UNIT

@@ -164,7 +164,13 @@ def test_only_tracks_that_the_last_run_may_have_seen_are_older():
 
 
 @pytest.mark.parametrize(
-    "change", [{"page_tolerance": 2.0}, {"ticket_tolerance": 1.1}, {"unit": Unit.DETECTION}]
+    "change",
+    [
+        {"page_tolerance": 2.0},
+        {"ticket_tolerance": 1.1},
+        {"class_tolerance": 1.1},
+        {"unit": Unit.DETECTION},
+    ],
 )
 def test_under_other_tolerances_or_units_evidence_begins_anew_and_the_rest_stays(change):
     family = family_of(3, factor=8.0, frames=300)
@@ -380,6 +386,7 @@ def test_a_document_of_two_formats_before_loses_nothing_that_is_known():
     assert again == {
         **{name: value for name, value in older.items() if name not in open},
         "format": "calibration-monitor/drift/4",
+        "gathered": {**older["gathered"], "class_tolerance": 2.0},
         "latched": [
             {**one, "alarm": {**one["alarm"], **of_scale(one["alarm"])}} for one in older["latched"]
         ],
