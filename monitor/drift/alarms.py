@@ -138,7 +138,7 @@ class Counted(StrEnum):
 
     TRACK_SECOND = "track-second"
     DETECTION = "detection"
-    TRACK = "track"  # a whole one; told by older sidecars alone
+    TRACK = "track"  # a whole one: of class probabilities
     FRAME = "frame"  # no tracks are known: its detections are one
 
 

@@ -24,20 +24,23 @@ from monitor.drift.bets import (
     DetectionCells,
     Detector,
     Direction,
+    Quantity,
     Stage,
     log_likelihoods,
 )
-from monitor.drift.causes import cause_of
+from monitor.drift.causes import Cause, cause_of
 from monitor.drift.channels import (
     BIASES,
     CHANNELS,
     CORRELATIONS,
     JOINT,
     MOST_NAMED,
+    SHIPPED,
     channels,
     degrees_of,
 )
-from monitor.drift.correlation import Records
+from monitor.drift.class_bets import in_cells
+from monitor.drift.correlation import Records, summed
 from monitor.drift.evidence import (
     ALL_BETS,
     CHANNEL_OF,
@@ -52,6 +55,7 @@ from monitor.drift.evidence import (
     SAID_UU,
     SAID_Z,
     SAID_ZZ,
+    UNKNOWN,
     Evidence,
     FrameStretch,
     bounded_likelihood,
@@ -72,7 +76,7 @@ from monitor.drift.levels import (
 )
 from monitor.drift.reference import UsualArrays
 from monitor.drift.usual import BLOCK_NS, WatchedRows
-from monitor.frames.slices import TOTAL
+from monitor.frames.slices import TOTAL, is_of_classes
 from monitor.frames.space import FloatArray, IntArray
 from monitor.statistics.clusters import ALONE, LARGEST, ClusterArray, cluster_id
 
@@ -257,6 +261,9 @@ class Chunk:
         """Returns L of each frame, slice and chart, (F, P, 2, BETS); 1 in empty cells."""
         rows, usual, aims = self.rows, self.usual[stage], self.family.aims[stage]
         frames, slices, place = rows.stamp_ns.size, self.board.slices, self.place[rows.slices]
+        if rows.votes is not None:
+            said = in_cells(rows.votes[stage], rows.frame * slices + place, frames * slices)
+            return bounded_likelihood(said).reshape(frames, slices, len(aims), -1)
         cells = DetectionCells(
             self.k,
             rows.nees[stage],
@@ -311,10 +318,10 @@ class Chunk:
         seconds, board, aims = self.seconds.take(chosen), self.board, self.family.aims[stage]
         second, there = int(seconds["second"][0]), channels(self.k)
         at, before = self.place[seconds["slice"]], seconds["before"]
-        level, usual = seconds["level"][:, stage][:, there], self.usual[stage].take(at)
+        level, usual = seconds["level"][:, stage][:, there], self.usual[stage]
         counts = np.bincount(at, minlength=board.slices)
         low, high = self._bands(stage, there)
-        between = np.where(seconds["older"][:, None], _ANY_LEVEL, usual.between[:, there])
+        between = np.where(seconds["older"][:, None], _ANY_LEVEL, usual.between[at][:, there])
         past = Past(seconds["count"], seconds["rows"], seconds["rows2"])
         rows = np.maximum(seconds["rows"], 1)[:, None]
         found = residuals(
@@ -323,11 +330,11 @@ class Chunk:
             seconds["total"][:, stage][:, there] / rows,
             self._common_before(stage, chosen)[:, there] / rows,
             UsualLevels(
-                usual.mean[:, there],
+                usual.mean[at][:, there],
                 between,
-                usual.within[:, there],
-                usual.spread[:, there],
-                usual.length[:, there],
+                usual.within[at][:, there],
+                usual.spread[at][:, there],
+                usual.length[at][:, there],
             ),
             low[at],
             high[at],
@@ -377,30 +384,32 @@ class Chunk:
                     since.ravel(),
                     slope.ravel(),
                 ).reshape(at.size, width.size, -1)
-                sums = np.zeros((board.slices, width.size, len(FACTORS)))
-                np.add.at(sums, at, of_tracks)
+                sums = summed(of_tracks, at, board.slices)
                 sums[counts > 0] += of_edge[counts > 0, :, None]
                 said[:, i, chosen_columns] = sums
                 self._note_supporters(chart, seconds, chosen_columns, of_tracks.max(axis=2))
-            far = sign * (level[:, 0] - usual.calibrated) > 2 * math.log(aim.tolerance) + _FAR
+            far = sign * (level[:, 0] - usual.calibrated[at]) > 2 * math.log(aim.tolerance) + _FAR
             self._note_supporters(
                 chart, seconds, np.zeros(1, np.int64), np.where(far, _ALWAYS, 0.0)[:, None]
             )
-        tails = self._tails(stage, seconds, usual, at)
+        tails = self._tails(stage, seconds, at)
         board.add_seconds(charts, hours * counts / counts.sum(), said, tails, second)
 
     def _bands(self, stage: Stage, there: IntArray) -> tuple[FloatArray, FloatArray]:
         """Returns the ends of the bands of the P slices in some channels, over usual, (P, C) each.
 
-        Of scales, ln of the variance: the tolerances, from calibrated where usual is better. Of
-        what has no scale, both ends alike; what would be right is always within.
+        Of scales, ln of the variance: the tolerances, from calibrated where usual is better; what
+        is shipped is calibrated. Of what has no scale, both ends alike; what would be right is
+        always within.
         """
         usual, settings = self.usual[stage], self.family.settings
+        to_anchor = (there != SHIPPED)[None, :]
         high, low = (
-            aim.direction.sign * 2 * math.log(aim.tolerance) + np.log(usual.anchor(aim.direction))
+            aim.direction.sign * 2 * math.log(aim.tolerance)
+            + np.log(usual.anchor(aim.direction))[:, None] * to_anchor
             for aim in self.family.aims[stage]
         )
-        ends = [np.repeat(one[:, None], there.size, axis=1) for one in (low, high)]
+        ends = [low, high]
         right = -usual.mean[:, there]
         for first, tolerance in (
             (BIASES, settings.bias_tolerance),
@@ -411,17 +420,17 @@ class Chunk:
             ends[1][:, ours] = np.maximum(tolerance, right[:, ours])
         return ends[0], ends[1]
 
-    def _tails(
-        self, stage: Stage, seconds: Records, usual: UsualArrays, at: IntArray
-    ) -> FloatArray:
-        """Returns ln L of the bets on tails of the P slices, (P, 4)."""
-        found = np.zeros((self.board.slices, len(FACTORS)))
-        asked = np.flatnonzero(seconds["trial"][:, stage])
-        outside = seconds["outside"][asked, stage]
+    def _tails(self, stage: Stage, seconds: Records, at: IntArray) -> FloatArray:
+        """Returns ln L of the bets on tails of the P slices, (P, 4).
+
+        at  (m,) the slice of each second, of the P
+        """
+        asked, usual = np.flatnonzero(seconds["trial"][:, stage]), self.usual[stage]
+        outside, slices = seconds["outside"][asked, stage], at[asked]
         ratios = tail_log_ratios(
-            outside, seconds["count"][asked], usual.outside[asked], usual.onsets[asked]
+            outside, seconds["count"][asked], usual.outside[slices], usual.onsets[slices]
         )
-        np.add.at(found, at[asked], ratios)
+        found = summed(ratios, slices, self.board.slices)
         chart = CHARTS_OF[stage].start
         here = seconds.take(asked[outside > 0])
         self.family.supporters[chart].add(
@@ -451,9 +460,8 @@ class Chunk:
         # A key after a pause is another track.
         tracks = cluster_id((self.seconds["key"], self.seconds["first"]))
         lives = np.unique(tracks, return_inverse=True)[1]
-        sums = np.zeros((int(lives.max()) + 1, CHANNELS))
         common = self.seconds["common"][:, stage] * self.seconds["count"][:, None]
-        np.add.at(sums, lives, common)
+        sums = summed(common, lives, int(lives.max()) + 1)
         return found + sums[lives[chosen]]
 
     # ---- alarms
@@ -570,16 +578,18 @@ class Chunk:
         number, detector = self._leading(slice, severity)
         chart = CHARTS[number]
         scale = scale_of(evidence.run[slice, number], family.usual.worth(slice, chart.stage))
-        cause = cause_of(evidence, slice, number)
+        of_classes = is_of_classes(family.slices[slice].name)
+        run = evidence.run[slice, number]
+        cause = Cause(Quantity.CONFIDENCE) if of_classes else cause_of(evidence, slice, number)
         return Alarm(
             slice=name,
             severity=SEVERITIES[severity],
             stage=chart.stage,
-            detector=DETECTORS[detector],
+            detector=Detector.CONFIDENCE if of_classes else DETECTORS[detector],
             direction=chart.direction,
             dimension=cause.names(family.dimensions[slice]),
             quantity=cause.quantity,
-            size=cause.size(evidence.run[slice, number], scale),
+            size=cause.size(run, scale),
             unit=cause.unit(family.dimensions[slice]),
             evidence=gathered,
             threshold=float(family.thresholds[severity]),
@@ -588,7 +598,7 @@ class Chunk:
             detections=int(evidence.run[slice, number, 0]),
             tracks=family.seen.count(slice, int(evidence.begun[slice, number])),
             labelled=family.slices[slice].labelled,
-            scale=scale,
+            scale=UNKNOWN if of_classes else scale,
             epoch=family.slices[slice].epoch,
             driven=stretch.driven / HOUR,
         )

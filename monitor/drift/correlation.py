@@ -53,6 +53,17 @@ def put(table: Records, place: IntArray, records: Records) -> None:
     _plain(table)[place] = _plain(records)
 
 
+def summed(values: FloatArray, place: IntArray, size: int) -> FloatArray:
+    """Adds values (n, …) up by place (n,), (size, …): np.add.at, many times faster."""
+    found = np.zeros((size, *values.shape[1:]))
+    if place.size:
+        order = np.argsort(place, kind="stable")
+        at = place[order]
+        start = np.flatnonzero(np.append(True, at[1:] != at[:-1]))
+        found[at[start]] = np.add.reduceat(values[order], start)
+    return found
+
+
 def copied(table: Records) -> Records:
     """Copies a table."""
     return _plain(table).copy().view(table.dtype)

@@ -100,6 +100,7 @@ class DriftSettings:
     page_tolerance, ticket_tolerance
                         on σ; what is off by less is no drift
     bias_tolerance      on the mean, in σ
+    class_tolerance     on the odds that the likeliest class is right
     unit                what counts as one observation
     reference_tracks    that a reference is learned from, at least; after ten times as many
                         detections as are asked for, tracks are waited for no longer
@@ -119,6 +120,7 @@ class DriftSettings:
     page_tolerance: float = 2.0**0.5
     ticket_tolerance: float = 2.0**0.5
     bias_tolerance: float = 1.0
+    class_tolerance: float = 2.0
     unit: Unit = Unit.TRACK_SECOND
     reference_tracks: int = 30
     reference_detections: int = 2000
@@ -260,29 +262,29 @@ Shares = Mapping[Detector, float]
 
 _NAMED: Shares = {
     Detector.TAIL: 0.05,
-    Detector.DIMENSION: 0.08,
-    Detector.BIAS: 0.08,
-    Detector.CORRELATION: 0.04,
+    Detector.DIMENSION: 0.06,
+    Detector.BIAS: 0.06,
+    Detector.CORRELATION: 0.03,
 }
 
 # No reference but what is shipped, with levels of tracks and without.
-NO_REFERENCE: Shares = {Detector.ABSOLUTE: 0.45, Detector.SHIPPED: 0.3, **_NAMED}
+NO_REFERENCE: Shares = {Detector.ABSOLUTE: 0.45, Detector.SHIPPED: 0.35, **_NAMED}
 ONLY_COVERAGE: Shares = {Detector.ABSOLUTE: 0.6}
 
 # A reference, without levels of tracks and with them; and of so few tracks that what was watched
 # without one is watched further on beside it.
-WITHOUT_TRACKS: Shares = {Detector.ABSOLUTE: 0.5, Detector.RELATIVE: 0.5}
+WITHOUT_TRACKS: Shares = {Detector.ABSOLUTE: 0.45, Detector.RELATIVE: 0.55}
 WITH_TRACKS: Shares = {
     Detector.ABSOLUTE: 0.2,
     Detector.RELATIVE: 0.2,
-    Detector.TRACK: 0.35,
+    Detector.TRACK: 0.4,
     **_NAMED,
 }
 OF_FEW_TRACKS: Shares = {
     Detector.ABSOLUTE: 0.2,
     Detector.RELATIVE: 0.1,
     Detector.TRACK: 0.25,
-    Detector.SHIPPED: 0.2,
+    Detector.SHIPPED: 0.25,
     **_NAMED,
 }
 

@@ -40,6 +40,7 @@ from monitor.drift.correlation import Records, Seconds
 from monitor.drift.evidence import (
     HOUR,
     LARGEST_SUM,
+    UNKNOWN,
     DriftSettings,
     Evidence,
     Unit,
@@ -48,10 +49,10 @@ from monitor.drift.evidence import (
     shares_of,
 )
 from monitor.drift.reference import Reference
-from monitor.drift.track_seconds import TrackSeconds
+from monitor.drift.track_seconds import SECOND, TrackSeconds
 from monitor.drift.usual import SliceState, Usual, WatchedRows
 from monitor.frames.marks import ArrayForm, Count, Nanoseconds
-from monitor.frames.slices import TOTAL
+from monitor.frames.slices import TOTAL, is_of_classes
 from monitor.frames.space import MOST_SLICES, Dimension, FloatArray
 
 # Share of the threshold of an alarm from which a slice reads WARNING.
@@ -216,7 +217,10 @@ class Family:
 
         k  degrees of freedom of all of them
         """
-        seconds, apart = self.seconds.take(k, rows)
+        if rows.votes is None:
+            seconds, apart = self.seconds.take(k, rows)
+        else:  # tracks vote on class probabilities as a whole
+            seconds, apart = np.zeros(0, SECOND), np.full(rows.n, np.nan)
         self.usual.see(rows, apart)
         chunk = Chunk(self, k, rows, apart, seconds)
         chosen = chunk.chosen
@@ -239,7 +243,7 @@ class Family:
                 if of is not None:
                     # It may be learning from the fault.
                     self.usual.forget(of, alarm.stage)
-                since_s = stretch.driven if of is None else self.slices[of].fed
+                since_s = stretch.driven if of is None else self._fed(self.slices[of])
                 changes += self.alarms.raised(alarm, since_s, concerned)
         self.evidence.put(chosen, chunk.board)
         self.seconds.explain(seconds)
@@ -288,11 +292,15 @@ class Family:
             shift[SHIPPED] = 0.0
             self.seconds.reckon_from(slice, stage, shift)
 
+    def _fed(self, one: SliceState) -> float:
+        """Returns s of driving with truth of a slice; all driving where votes come now and then."""
+        return self.clock.driven if is_of_classes(one.name) else one.fed
+
     def _calmed(self) -> list[AlarmChange]:
         calm = self.settings.calm_hours * HOUR
         if not calm:
             return []
-        fed = {one.name: one.fed for one in self.slices} | {TOTAL: self.clock.driven}
+        fed = {one.name: self._fed(one) for one in self.slices} | {TOTAL: self.clock.driven}
         latched = self.alarms.latched.items()
         keys = [key for key, one in latched if fed.get(key[0], 0.0) - one.since_s >= calm]
         self._begin_peaks(keys)
@@ -367,12 +375,13 @@ def _stage(family: Family, slice: int, stage: Stage, charts: FloatArray) -> Stag
     reference = family.slices[slice].reference(stage)
     number = CHARTS_OF[stage].start + int(np.argmax(charts[CHARTS_OF[stage]]))
     scale = scale_of(family.evidence.run[slice, number], family.usual.worth(slice, stage))
+    of_classes = is_of_classes(family.slices[slice].name)
     unit = _counted(family, slice, reference)
     of_frames = unit is Counted.FRAME
     return StageStanding(
         slice=family.slices[slice].name,
         stage=stage,
-        scale=scale,
+        scale=UNKNOWN if of_classes else scale,
         effective_ratio=reference.frame_tempering if of_frames else _worth(family, slice, stage),
         reference=reference.origin,
         reference_tracks=0 if reference.levels is None else reference.levels.tracks,
@@ -389,6 +398,8 @@ def _worth(family: Family, slice: int, stage: Stage) -> float:
 def _counted(family: Family, slice: int, reference: Reference) -> Counted:
     if family.usual.frame_size[slice]:
         return Counted.FRAME
+    if is_of_classes(family.slices[slice].name):
+        return Counted.TRACK
     of_tracks = family.settings.unit is Unit.TRACK_SECOND and reference.levels is not None
     return Counted.TRACK_SECOND if of_tracks else Counted.DETECTION
 
@@ -398,6 +409,9 @@ MOST_KEPT = 2 * (MOST_SLICES + 1)
 
 # Alarms that stay, at most; names of slices that are long gone add up.
 MOST_LATCHED = len(SEVERITIES) * MOST_KEPT
+
+# On the mean, in σ.
+BiasTolerance = Annotated[float, Interval(gt=0.0, le=1e9)]
 
 # On σ.
 Tolerance = Annotated[float, Interval(ge=1.0, le=1e9)]
@@ -415,11 +429,20 @@ class EvidenceTerms:
     ticket_tolerance: Tolerance
     unit: Unit
     selection: str
+    bias_tolerance: BiasTolerance
+    class_tolerance: Tolerance
 
     @classmethod
     def under(cls, settings: DriftSettings, selection: str) -> EvidenceTerms:
         """Returns how evidence is gathered under these settings."""
-        return cls(settings.page_tolerance, settings.ticket_tolerance, settings.unit, selection)
+        return cls(
+            settings.page_tolerance,
+            settings.ticket_tolerance,
+            settings.unit,
+            selection,
+            settings.bias_tolerance,
+            settings.class_tolerance,
+        )
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -55,6 +55,10 @@ _JUMPS, _MOVES = 0.02, 0.1
 _USUAL = np.exp(-0.5 * (3.0 * np.linspace(-1.0, 1.0, STATES)) ** 2)
 _USUAL /= _USUAL.sum()
 
+# Of seconds with more detections than usual no more is believed: those are nearer in time, and more
+# alike.
+_MORE = 0.85
+
 # A second lies no farther than that outside the band: e⁴ in the variance.
 _CLIP = 4.0
 
@@ -130,8 +134,9 @@ def residuals(
     n, count, rows = past.seconds[:, None], past.count[:, None], past.rows[:, None]
     few = 1 / usual.length
     # A second of fewer detections tells less: some of N that are exchangeable.
-    now = usual.within + usual.spread * np.maximum(0.0, 1 / count - few)
-    then = usual.within + usual.spread * np.maximum(0.0, n / np.maximum(rows, 1) - few)
+    now = usual.within + usual.spread * (np.maximum(1 / count, _MORE * few) - few)
+    mean_few = np.maximum(n / np.maximum(rows, 1), _MORE * few)
+    then = usual.within + usual.spread * (mean_few - few)
     known = then + n * usual.between
     v = now + usual.between * then / known
     learning = usual.between / known

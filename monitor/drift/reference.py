@@ -221,6 +221,19 @@ def shipped(k: int) -> Reference:
     )
 
 
+# Of class probabilities: votes of tracks are compared with what is stated, and nothing is learned.
+NOTHING_USUAL = Reference(
+    1,
+    Origin.SHIPPED,
+    np.zeros(0),
+    0,
+    1.0,
+    np.full(len(SPACINGS), 1.0),
+    np.ones(len(SPACINGS)),
+    1.0,
+    None,
+)
+
 # In ln e: a quantile is off by less than one bin, 0.4 %.
 WIDTH = 1 / 256
 

@@ -29,6 +29,7 @@ from monitor.drift.correlation import (
 )
 from monitor.drift.evidence import DriftSettings, Evidence
 from monitor.drift.reference import (
+    NOTHING_USUAL,
     Degrees,
     LevelSums,
     NeesHistogram,
@@ -40,6 +41,7 @@ from monitor.drift.reference import (
     usual_arrays,
 )
 from monitor.frames.marks import LARGEST_COUNT, ArrayForm, Count
+from monitor.frames.slices import is_of_classes
 from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
 from monitor.statistics.clusters import ALONE, LARGEST, ClusterArray
 from monitor.statistics.observations import Measured
@@ -62,6 +64,8 @@ class WatchedRows:
     stamp_ns  (F,) event time
     source    (F,) tells apart whose time it is
     changed   (F,) whether a recalibrator has changed them
+    votes     (2, n, 2, ABSOLUTE) ln L by Stage and chart, of votes on class probabilities, which
+              have the place of detections then (class_bets.py); None: of none
     """
 
     slices: IntArray
@@ -74,6 +78,7 @@ class WatchedRows:
     stamp_ns: IntArray
     source: IntArray
     changed: BoolArray
+    votes: FloatArray | None = None
 
     @property
     def n(self) -> int:
@@ -99,7 +104,7 @@ def watched_errors(
 
 
 # Rows that are taken in together: a call costs as much as some hundred of them.
-AT_ONCE = 512
+AT_ONCE = 1024
 WAITING = np.dtype(
     [("nees", np.float64), ("track", np.uint64), ("frame", np.int64), ("stamp", np.int64)]
 )
@@ -322,6 +327,8 @@ class Usual:
         return changed
 
     def _given(self, one: SliceState, stage: Stage) -> Reference | None:
+        if is_of_classes(one.name):
+            return NOTHING_USUAL
         given = self.given.get(one.name, {}).get(stage)
         return given if given is not None and given.k == one.k else None
 
@@ -352,14 +359,13 @@ class Usual:
         """
         slices = len(self.slices)
         # Of the last frame of each: how frames are cut into calls must not matter.
-        latest = np.zeros(slices, np.int64)
-        np.maximum.at(latest, rows.slices, rows.frame)
-        last = rows.frame == latest[rows.slices]
+        last = _of_last_frame(rows.slices, rows.frame, slices)
         count = np.bincount(rows.slices[last], minlength=slices)
         tracked = np.bincount(rows.slices[last], rows.track[last] != ALONE, slices) > 0
         there = count > 0
         self.frame_size[there] = np.where(tracked[there], 0.0, count[there])
-        known = np.flatnonzero(last & ~np.isnan(apart))
+        known = np.flatnonzero(~np.isnan(apart))
+        known = known[_of_last_frame(rows.slices[known], rows.frame[known], slices)]
         times = np.bincount(rows.slices[known], minlength=slices)
         total = np.bincount(rows.slices[known], apart[known], slices)
         self.apart[times > 0] = total[times > 0] / times[times > 0]
@@ -417,6 +423,14 @@ class Usual:
                 one.learners[stage] = None
                 self._arrays.pop(stage, None)
                 yield stage
+
+
+def _of_last_frame(slices: IntArray, frame: IntArray, count: int) -> BoolArray:
+    """Marks the rows of the last frame of each of so many slices, (n,)."""
+    latest = np.zeros(count, np.int64)
+    np.maximum.at(latest, slices, frame)
+    found: BoolArray = frame == latest[slices]
+    return found
 
 
 def enough(learner: ReferenceLearner, settings: DriftSettings) -> bool:

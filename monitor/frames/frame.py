@@ -122,6 +122,11 @@ class TrackIds(Columns):
     known: BoolArray
 
 
+def no_tracks(n: int) -> TrackIds:
+    """Returns the tracks of n detections of which none has one."""
+    return TrackIds(np.zeros(n, np.uint64), np.zeros(n, bool))
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Origin(Columns):
     """Tells n detections of one frame from all others, and where they are.

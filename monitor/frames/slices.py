@@ -83,6 +83,19 @@ def is_bare(name: str) -> bool:
     return plain == NO_COVARIANCE or plain.endswith(f", {NO_COVARIANCE}")
 
 
+def class_member(label: str) -> str:
+    """Names the slice of drift of class probabilities by the label of their statistics' slice."""
+    if label == TOTAL or label.startswith(f"{TOTAL} ("):
+        return CLASS_PROBABILITIES + label.removeprefix(TOTAL)
+    return f"{label}, {CLASS_PROBABILITIES}"
+
+
+def is_of_classes(name: str) -> bool:
+    """Tells whether a slice of drift is of class probabilities, by its name."""
+    plain = _TOLD_APART.sub("", name)
+    return plain == CLASS_PROBABILITIES or plain.endswith(f", {CLASS_PROBABILITIES}")
+
+
 def is_bare_chain(chain: tuple[str, ...]) -> bool:
     """Tells whether the detections of a slice come without a covariance, by its chain."""
     return chain[-1:] == (NO_COVARIANCE,)

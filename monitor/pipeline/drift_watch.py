@@ -1,7 +1,8 @@
 """The watch over drift in a running sidecar: labelled detections become evidence, evidence alarms.
 
 A detection counts if the recalibrator that made it became active no earlier than the present epoch
-of its slice began.
+of its slice began. Covariances and class probabilities of a frame go separate ways, as if they were
+of two sources: each has its part of the driving time.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ import numpy as np
 
 from monitor.drift.alarms import Alarm, AlarmChange, DriftReading, key_of
 from monitor.drift.bets import Severity, Stage
+from monitor.drift.class_bets import ClassLabels, TrackVotes
 from monitor.drift.clocks import ReorderBuffer
 from monitor.drift.evidence import DriftSettings
 from monitor.drift.family import Family, family_reading
 from monitor.drift.reference import Reference
 from monitor.drift.usual import BLOCK_NS, WatchedRows, watched_errors
-from monitor.frames.frame import MatchedRows
-from monitor.frames.slices import TOTAL, SliceTable
-from monitor.frames.space import BoolArray, IntArray, Space
+from monitor.frames.frame import MatchedRows, TrackIds, no_tracks
+from monitor.frames.slices import TOTAL, ClassSliceTable, SliceTable, class_member
+from monitor.frames.space import BoolArray, Dimension, FloatArray, IntArray, Space
 from monitor.frames.status import Counters
 from monitor.pipeline.housekeeping import contained
 from monitor.statistics.clusters import ALONE, ClusterArray, cluster_id
@@ -48,8 +50,39 @@ _MOST_VERSIONS = 4096
 _LEFT_OUT = ("late", "undated", "superseded", "overload", "failed")
 
 
+# What class probabilities have in place of dimensions.
+_OF_CLASSES = Dimension("class")
+
+
 class NoSuchSlice(ValueError):
     """A slice that nothing is known of."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class WatchedClasses:
+    """Labelled detections of a frame with the probability of their likeliest class.
+
+    index              of the class slice
+    confidence, right  (2, n) as `judged` has them
+    tracks             as in MatchedRows, like all below that are not told of
+    unchanged          whether no recalibrator has changed the probabilities
+    sequence           of the frame: what an earlier recalibrator made has a lower one
+    """
+
+    index: int
+    confidence: FloatArray
+    right: BoolArray
+    tracks: TrackIds | None
+    stamp_ns: int | None
+    live: bool
+    source: int
+    unchanged: bool
+    sequence: int
+
+    @property
+    def n(self) -> int:
+        """Counts the rows."""
+        return int(self.right.shape[1])
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -59,9 +92,19 @@ class _Frame:
     second  of event time
     """
 
-    rows: MatchedRows
+    rows: MatchedRows | WatchedClasses
     made_by: str | None
     second: int
+
+    @property
+    def space(self) -> Space | None:
+        """Returns the space of the rows; None of class probabilities."""
+        return self.rows.space if isinstance(self.rows, MatchedRows) else None
+
+    @property
+    def source(self) -> int:
+        """Tells sources apart, and the class probabilities of a source from its covariances."""
+        return self.rows.source if isinstance(self.rows, MatchedRows) else ~self.rows.source
 
 
 @dataclass(slots=True)
@@ -82,19 +125,18 @@ class _Portion:
         """Says whether a frame is the first of the next portion."""
         if not self.frames:
             return False
-        rows = frame.rows
         return (
-            rows.space != self.frames[0].rows.space
-            or self.seconds.get(rows.source, frame.second) != frame.second
+            frame.space != self.frames[0].space
+            or self.seconds.get(frame.source, frame.second) != frame.second
             or len(self.frames) == _FRAMES
-            or self.rows + rows.n > _ROWS
+            or self.rows + frame.rows.n > _ROWS
         )
 
     def add(self, frame: _Frame) -> None:
         """Adds a frame; only where `ends_before` is false."""
         self.frames.append(frame)
         self.rows += frame.rows.n
-        self.seconds[frame.rows.source] = frame.second
+        self.seconds[frame.source] = frame.second
 
 
 @dataclass(slots=True)
@@ -153,6 +195,8 @@ class DriftEpochs:
 class DriftWatch:
     """Feeds labelled detections of one pipeline to evidence, and tells of alarms.
 
+    The slices of the family are those of both tables, in the order in which they were first seen.
+
     announce  publishes what became of an alarm
     watching  False: nothing is taken in, and no alarm ever comes
     counters  of the pipeline
@@ -160,7 +204,7 @@ class DriftWatch:
               how far behind others of its source a label's frame may be, and still be in order
     clock     how far event time has come, over all sources
     left_out  detections with truth that are not watched, by why
-    missed    by slice, those of its present epoch among them
+    missed    by slice, of class probabilities or not, those of its present epoch among them
     at_work   whether somebody is taking in what waits, or holds all as it is
     """
 
@@ -171,21 +215,32 @@ class DriftWatch:
     counters: Counters = field(default_factory=Counters)
     disorder_ns: int = 0
     clock: EventClock = field(default_factory=lambda: EventClock(0, 0))
+    class_slices: ClassSliceTable = field(default_factory=lambda: ClassSliceTable(False, 0))
     family: Family = field(init=False)
     epochs: DriftEpochs = field(default_factory=DriftEpochs)
+    # Sequence of the last frame that was answered with an earlier recalibrator of classes.
+    classes_since: int = 0
     left_out: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_LEFT_OUT, 0))
-    missed: Counter[int] = field(default_factory=Counter)
-    # Portions that have ended, and the one that goes on.
+    missed: Counter[tuple[bool, int]] = field(default_factory=Counter)
+    # Places in the family of the slices of each table.
+    _places: list[int] = field(default_factory=list)
+    _class_places: list[int] = field(default_factory=list)
+    _votes: TrackVotes = field(init=False)
+    # Portions that have ended, and those that go on: of covariances, and of class probabilities.
     _ended: deque[_Portion] = field(default_factory=deque)
-    _open: _Portion = field(default_factory=_Portion)
+    _open: dict[bool, _Portion] = field(
+        default_factory=lambda: {of_classes: _Portion() for of_classes in (False, True)}
+    )
     _waiting_rows: int = 0
     # Labels may come in another order than their frames.
     _order: ReorderBuffer[_Frame] = field(init=False)
     at_work: bool = False
 
     def __post_init__(self) -> None:
+        settings = self.settings
         self._order = ReorderBuffer(self.disorder_ns)
-        self.family = Family(self.settings)
+        self.family = Family(settings)
+        self._votes = TrackVotes(settings.class_tolerance, settings.idle_ns, settings.most_open)
 
     def give(self, references: Mapping[str, Mapping[Stage, Reference]]) -> None:
         """Takes references from recorded drives, by slice; before anything is taken in."""
@@ -200,24 +255,28 @@ class DriftWatch:
 
     # ---- on the way in
 
-    def add(self, rows: MatchedRows, made_by: str | None) -> None:
+    def add(self, rows: MatchedRows | WatchedClasses, made_by: str | None = None) -> None:
         """Takes in detections of a frame with their ground truth; cheap.
 
         Labels count at the time of their frames, however much later they come. Those that are not
         live are left out if newer ones of their source were taken in before.
 
-        made_by  version of the recalibrator that made the recalibrated stage; None: none could
+        made_by  version of the recalibrator that made the recalibrated stage of covariances; None:
+                 none could
         """
         if not self.watching or rows.n == 0:
             return
         if rows.stamp_ns is None:
             self._leave_out("undated" if rows.live else "late", rows)
-        elif self._waiting_rows + self._order.rows + rows.n > _WAITING:
+            return
+        if self._waiting_rows + self._order.rows + rows.n > _WAITING:
             self._leave_out("overload", rows)
-        elif self._order.put(
+            return
+        frame = _Frame(rows, made_by, rows.stamp_ns // BLOCK_NS)
+        if self._order.put(
             rows.stamp_ns,
-            rows.source,
-            _Frame(rows, made_by, rows.stamp_ns // BLOCK_NS),
+            frame.source,
+            frame,
             rows=rows.n,
             now_ns=self.clock.now_ns,
             refuse_late=not rows.live,
@@ -226,22 +285,26 @@ class DriftWatch:
         else:
             self._leave_out("late", rows)
 
-    def _leave_out(self, why: str, rows: MatchedRows) -> None:
+    def _leave_out(self, why: str, rows: MatchedRows | WatchedClasses) -> None:
         self.left_out[why] += rows.n
-        self.missed.update(rows.slices.tolist())
+        if isinstance(rows, MatchedRows):
+            self.missed.update((False, slice) for slice in rows.slices.tolist())
+        else:
+            self.missed[True, rows.index] += rows.n
 
     def _take_over(self) -> None:
-        """Moves frames that no older frame can overtake into the open portion."""
+        """Moves frames that no older frame can overtake into the open portion of their kind."""
         for frame in self._order.ready(self.clock.now_ns):
-            if self._open.ends_before(frame):
-                self._end_portion()
-            self._open.add(frame)
+            of_classes = frame.space is None
+            if self._open[of_classes].ends_before(frame):
+                self._end_portion(of_classes)
+            self._open[of_classes].add(frame)
             self._waiting_rows += frame.rows.n
 
-    def _end_portion(self) -> None:
-        if self._open.frames:
-            self._ended.append(self._open)
-            self._open = _Portion()
+    def _end_portion(self, of_classes: bool) -> None:
+        if self._open[of_classes].frames:
+            self._ended.append(self._open[of_classes])
+            self._open[of_classes] = _Portion()
 
     @property
     def behind(self) -> bool:
@@ -280,7 +343,8 @@ class DriftWatch:
             self._grow()
             if everything:
                 self._take_over()
-                self._end_portion()
+                for of_classes in self._open:
+                    self._end_portion(of_classes)
             while self._ended:
                 portion = self._ended.popleft()
                 frames = portion.frames
@@ -295,13 +359,14 @@ class DriftWatch:
 
     def _take(self, frames: Sequence[_Frame]) -> Generator[None, None, None]:
         self._grow()
-        space = frames[0].rows.space
-        rows = self._watched(space, frames)
-        if rows.n == 0:
+        space = frames[0].space
+        rows = self._voted(frames) if space is None else self._watched(space, frames)
+        if rows is None or rows.n == 0:
             return
         # No yield since the frames were taken out: a checkpoint in between would find them neither
         # waiting nor in the evidence.
-        changes, learning = self.family.take(len(space.joint), rows)
+        k = 1 if space is None else len(space.joint)
+        changes, learning = self.family.take(k, rows)
         for change in changes:
             self.announce(change)
         try:
@@ -313,17 +378,21 @@ class DriftWatch:
             finished(learning)
 
     def _grow(self) -> None:
-        for slice in range(len(self.family.slices), len(self.slices.slices)):
-            entry = self.slices.slices[slice]
+        slices = self.family.slices
+        for entry in self.slices.slices[len(self._places) :]:
+            self._places.append(len(slices))
             space = entry.space
             self.family.grow(entry.name, [space.dimensions[i] for i in space.joint])
+        for one in self.class_slices.slices[len(self._class_places) :]:
+            self._class_places.append(len(slices))
+            self.family.grow(class_member(one.label), [_OF_CLASSES])
 
     def _watched(self, space: Space, frames: Sequence[_Frame]) -> WatchedRows:
         """Measures the NEES of frames at both stages.
 
         Rows of another epoch are left out, then frames without rows.
         """
-        rows = [frame.rows for frame in frames]
+        rows = [frame.rows for frame in frames if isinstance(frame.rows, MatchedRows)]
         raw = made = measure(space, [(one.error, one.covariance) for one in rows])
         sound: BoolArray = raw.regular
         if not all(one.unchanged for one in rows):
@@ -333,8 +402,9 @@ class DriftWatch:
             sound = sound & made.regular
         slices = np.concatenate([one.slices for one in rows])
         counts = [one.n for one in rows]
+        made_by = [frame.made_by for frame in frames]
         current = np.concatenate(
-            [self.epochs.current(one.rows.slices, one.made_by) for one in frames]
+            [self.epochs.current(one.slices, by) for one, by in zip(rows, made_by, strict=True)]
         )
         self.left_out["superseded"] += int(np.count_nonzero(~current))
         kept = np.flatnonzero(sound & current)
@@ -342,7 +412,7 @@ class DriftWatch:
         frame = np.repeat(np.arange(len(frames)), counts)[kept]
         there, frame = np.unique(frame, return_inverse=True)
         return WatchedRows(
-            slices=slices[kept],
+            slices=np.array(self._places)[slices[kept]],
             nees=nees,
             z=z,
             u=u,
@@ -352,6 +422,35 @@ class DriftWatch:
             stamp_ns=np.array([one.stamp_ns for one in rows], np.int64)[there],
             source=np.array([one.source for one in rows], np.int64)[there],
             changed=np.array([not one.unchanged for one in rows])[there],
+        )
+
+    def _voted(self, frames: Sequence[_Frame]) -> WatchedRows | None:
+        """Takes in class probabilities of frames; returns the votes of tracks that are complete."""
+        rows = [frame.rows for frame in frames if isinstance(frame.rows, WatchedClasses)]
+        counts = [one.n for one in rows]
+
+        def each(values: Sequence[int]) -> IntArray:
+            """Returns a value of each frame for each of its rows."""
+            return np.repeat(np.array(values, np.int64), counts)
+
+        slices = np.array(self._class_places)[each([one.index for one in rows])]
+        source = each([frame.source for frame in frames])
+        tracks = TrackIds.joined([one.tracks or no_tracks(one.n) for one in rows])
+        track = np.where(tracks.known, cluster_id((slices, tracks.id, source, 1)), ALONE)
+        confidence = np.concatenate([one.confidence for one in rows], axis=1)
+        current = each([one.sequence for one in rows]) > self.classes_since
+        self.left_out["superseded"] += int(np.count_nonzero(~current))
+        kept = np.flatnonzero(current & np.isfinite(confidence).all(axis=0))
+        return self._votes.take(
+            ClassLabels(
+                slices=slices[kept],
+                confidence=confidence[:, kept],
+                right=np.concatenate([one.right for one in rows], axis=1)[:, kept],
+                track=track[kept],
+                source=source[kept],
+                stamp_ns=each([one.stamp_ns or 0 for one in rows])[kept],
+                changed=each([not one.unchanged for one in rows])[kept] > 0,
+            )
         )
 
     # ---- what others do
@@ -365,9 +464,23 @@ class DriftWatch:
         """
         self.epochs.begin(version, slices)
         for slice in slices:
-            del self.missed[slice]
+            del self.missed[False, slice]
         self._grow()
-        for change in self.family.new_epoch(slices, left=not follows):
+        places = [self._places[slice] for slice in slices]
+        for change in self.family.new_epoch(places, left=not follows):
+            self.announce(change)
+
+    def classes_changed(self, sequence: int) -> None:
+        """Notes that another recalibrator of class probabilities is active.
+
+        sequence  of the last frame that the one before was active for
+        """
+        self.classes_since = sequence
+        self._votes.forget()
+        for slice in range(len(self._class_places)):
+            del self.missed[True, slice]
+        self._grow()
+        for change in self.family.new_epoch(self._class_places):
             self.announce(change)
 
     def acknowledge(self, slices: Collection[str], actor: str) -> tuple[Alarm, ...]:
@@ -375,7 +488,7 @@ class DriftWatch:
 
         raises  NoSuchSlice
         """
-        known = {TOTAL, *self.slices.names, *self.family.alarms.slices()}
+        known = {TOTAL, *self.slices.names, *self.family.names, *self.family.alarms.slices()}
         for name in slices:
             if name not in known:
                 raise NoSuchSlice(
@@ -409,7 +522,9 @@ class DriftWatch:
         # Detections that could not join the bet of their track; each is bet on by itself.
         seconds = self.family.seconds
         left_out = self.left_out | {"late_seconds": seconds.late, "tracks": seconds.left_out}
-        return family_reading(self.family, tuple(left_out.items()), self.missed)
+        places = {False: self._places, True: self._class_places}
+        missed = {places[kind][slice]: count for (kind, slice), count in self.missed.items()}
+        return family_reading(self.family, tuple(left_out.items()), missed)
 
 
 def _tracks(rows: MatchedRows) -> ClusterArray:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from monitor.config import InvalidConfiguration
 from monitor.drift.alarms import Alarm, AlarmChange, AlarmReason, change_sentence
 from monitor.drift.bets import Severity
-from monitor.frames.slices import TOTAL, is_bare_chain
+from monitor.frames.slices import TOTAL, is_bare_chain, is_of_classes
 from monitor.pipeline.drift_watch import NOT_WATCHED
 from monitor.pipeline.fit_process import FitProcess
 from monitor.pipeline.housekeeping import contained, in_steps
@@ -247,7 +247,8 @@ class FitRounds:
         """Fits the slice of an alarm, once tracks of the fault have ended and while it stays."""
         pipeline = self.promotions.pipeline
         learning = pipeline.learning
-        chain = learning.chains().get(alarm.slice, (alarm.slice,))
+        slice = fitted_slice(alarm)
+        chain = learning.chains().get(slice, (slice,))
         wanted = learning.settings.fewest(chain)
         with contained(pipeline.counters, log, "after a page, %s is not fitted", alarm.slice):
             while pipeline.drift.stays(alarm):
@@ -261,7 +262,8 @@ class FitRounds:
 
     async def _on_trial(self, alarm: Alarm) -> bool:
         """Says whether anything is on trial now; a fit that fails is recorded there already."""
-        slices = () if alarm.slice == TOTAL else (alarm.slice,)
+        slice = fitted_slice(alarm)
+        slices = () if slice == TOTAL else (slice,)
         try:
             found = await self.asked(slices, "", "drift")
         except (CannotFit, NoTracksYet) as error:
@@ -269,16 +271,23 @@ class FitRounds:
             return False
         except FitFailed:
             return False
-        return any(one.version for one in found if one.slice != CLASS_CHAIN[0])
+        whole = [one for one in found if slices or one.slice != CLASS_CHAIN[0]]
+        return any(one.version for one in whole)
+
+
+def fitted_slice(alarm: Alarm) -> str:
+    """Names the slice that is fitted after an alarm: of class probabilities there is one alone."""
+    return CLASS_CHAIN[0] if is_of_classes(alarm.slice) else alarm.slice
 
 
 def ended_since(learning: LabelledTracks, alarm: Alarm) -> int:
     """Counts the whole tracks of its slice that have ended since an alarm began."""
-    names = learning.slices.names
+    names, of = learning.slices.names, fitted_slice(alarm)
     return sum(
         track.ended_ns >= alarm.since_ns
         for slice in learning.reservoir.slices()
-        if slice != CLASS_SLICE and alarm.slice in (TOTAL, names[slice])
+        if of == (CLASS_CHAIN[0] if slice == CLASS_SLICE else names[slice])
+        or (of == TOTAL and slice != CLASS_SLICE)
         for track in learning.reservoir.tracks(slice)
     )
 

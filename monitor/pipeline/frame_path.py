@@ -125,6 +125,7 @@ class Pipeline:
             counters=self.counters,
             disorder_ns=self.disorder_ns,
             clock=self.live.clock,
+            class_slices=self.live.class_slices,
         )
         self.ledger = TruthLedger(
             config,
@@ -542,12 +543,14 @@ class Pipeline:
         raises   UnknownVersion
         """
         self.remember_answered()
-        earlier = self.recalibrators.selection
+        earlier, of_classes = self.recalibrators.selection, self.recalibrators.class_selection
         before = self.recalibrators.activate(version, self.slices.ranges)
         now = self.recalibrators.selection
         if now.version != earlier.version:
             others = [] if follows else served_otherwise(self.slices, earlier, now)
             self.drift.changed(now.version, others, follows=follows)
+        if self.recalibrators.class_selection.version != of_classes.version:
+            self.drift.classes_changed(self.ledger.sequence)
         return before
 
     # ---- tracks

@@ -172,6 +172,13 @@ class Recalibrators:
             _warn_of_ranges(found, ranges)
         return before
 
+    @property
+    def versions(self) -> str:
+        """Names what makes the recalibrated stage, of estimates and of class probabilities."""
+        classes = self.class_selection
+        versions = [self.selection.version, classes.version]
+        return " ".join(versions if classes.changes_probabilities else versions[:1])
+
     def listed(self) -> tuple[KnownRecalibrator, ...]:
         """Lists all that are known, in the order in which they became known."""
         promoted = (self.selection.version, self.class_selection.version)

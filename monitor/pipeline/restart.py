@@ -18,6 +18,7 @@ import numpy as np
 from monitor.drift.family import FamilyState, family_state, restored_family
 from monitor.frames.frame import Header, SliceKey, StoredFrame
 from monitor.frames.marks import ArrayForm, Count, Nanoseconds
+from monitor.frames.slices import CLASS_PROBABILITIES
 from monitor.frames.space import FloatArray, IntArray, Space
 from monitor.frames.status import TruthAccount
 from monitor.matching.objects import LabelRecord
@@ -286,14 +287,20 @@ def drift_of(pipeline: Pipeline) -> FamilyState:
     """Takes evidence, references and alarms as of now, but for what is being learned."""
     watch = pipeline.drift
     numbers, begins = watch.epochs.state(watch.slices.names)
-    state = family_state(watch.family, pipeline.recalibrators.selection.version)
+    state = family_state(watch.family, pipeline.recalibrators.versions)
+    if watch.classes_since:
+        begins[CLASS_PROBABILITIES] = watch.classes_since
     return replace(state, numbers=numbers, begins=begins)
 
 
 def restore_drift(pipeline: Pipeline, state: FamilyState) -> None:
     """Goes on with evidence and alarms, once the active recalibrator is known."""
     watch = pipeline.drift
-    given, selection = watch.family.usual.given, pipeline.recalibrators.selection.version
+    given, selection = watch.family.usual.given, pipeline.recalibrators.versions
+    if state.gathered.selection == selection:
+        watch.classes_since = state.begins.get(CLASS_PROBABILITIES, 0)
+    else:
+        watch.classes_since = pipeline.ledger.sequence
     watch.epochs.restore(state.numbers, state.begins, watch.slices.names)
     family, changes = restored_family(state, watch.settings, given, selection)
     watch.go_on(family)

@@ -30,7 +30,7 @@ from monitor.frames.frame import (
     TrackStatus,
 )
 from monitor.frames.reasons import Notice
-from monitor.frames.slices import StreamSlices, is_bare
+from monitor.frames.slices import StreamSlices, is_bare, is_of_classes
 from monitor.frames.space import Dimension, FloatArray, IntArray, Space
 from monitor.frames.status import StreamStatus
 from monitor.store.state_definitions import LABEL, NAME
@@ -391,6 +391,8 @@ def mistakes(
             yield "class_names", f"'{name[:80]}': unique, 1 to 64 printable characters."
         if is_bare(name):
             yield "class_names", f"'{name[:80]}': detections without a covariance are called so."
+        if is_of_classes(name):
+            yield "class_names", f"'{name[:80]}': the drift of class probabilities is called so."
     if len(levels) > MOST_QUANTILES:
         yield "quantile_levels", f"{len(levels)} of them: at most {MOST_QUANTILES}."
     for before, level in pairwise((0.0, *levels)):

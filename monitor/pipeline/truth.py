@@ -17,6 +17,7 @@ from functools import partial
 import numpy as np
 
 from monitor.config import Config
+from monitor.drift.class_bets import judged
 from monitor.frames.detections import Estimates, Limits, Reason
 from monitor.frames.frame import (
     MatchedClasses,
@@ -28,12 +29,13 @@ from monitor.frames.frame import (
     TrackIds,
     TruthAnswer,
     by_space,
+    no_tracks,
 )
 from monitor.frames.reasons import Notice
 from monitor.frames.status import Counters, TruthAccount
 from monitor.matching.labels import labels_told, match, orphan_notice
 from monitor.matching.objects import INLINE, LabelRecord, Outcome
-from monitor.pipeline.drift_watch import DriftWatch
+from monitor.pipeline.drift_watch import DriftWatch, WatchedClasses
 from monitor.pipeline.housekeeping import contained
 from monitor.pipeline.learning import CLASS_SLICE, LabelledTracks
 from monitor.pipeline.live_statistics import LiveStatistics
@@ -138,6 +140,19 @@ def classes_with_truth(stored: StoredFrame, record: LabelRecord) -> LabelledClas
         tracks=None if stored.tracks is None else stored.tracks.take(rows),
         source=stored.source,
     )
+
+
+def class_tracks(stored: StoredFrame, record: LabelRecord) -> TrackIds | None:
+    """Chooses the tracks of detections with a true class, as those of the others are."""
+    rows, objects = record.class_rows, record.objects
+    if objects is not None:
+        place = np.full(stored.n, -1)
+        place[record.rows] = np.arange(record.rows.size)
+        there = place[rows] >= 0
+        told, at = no_tracks(rows.size), place[rows[there]]
+        told.id[there], told.known[there] = objects.id[at], objects.known[at]
+        objects = told
+    return tracks_told(None if stored.tracks is None else stored.tracks.take(rows), objects)
 
 
 def tracks_told(tracks: TrackIds | None, objects: TrackIds | None) -> TrackIds | None:
@@ -459,7 +474,7 @@ class TruthLedger:
                     self.drift.add(claimed(matched), frame.stored.version)
                     if labelled is not None:
                         self.learning.take(labelled)
-        self._count_classes(frame.stored, record, record.stamp_ns, again=again)
+        self._count_classes(frame, record, record.stamp_ns, again=again)
 
     def take_back(self, frame: PendingFrame, record: LabelRecord) -> None:
         """Retracts a record from the statistics, exactly.
@@ -470,11 +485,11 @@ class TruthLedger:
         stamp_ns = record.stamp_ns if record.generation == self.live.generation else None
         for rows, _ in rows_with_truth(frame, record) if record.rows.size else ():
             self.live.count(replace(rows, stamp_ns=stamp_ns, live=False, retracts=True))
-        self._count_classes(frame.stored, record, stamp_ns, retracts=True)
+        self._count_classes(frame, record, stamp_ns, retracts=True)
 
     def _count_classes(
         self,
-        stored: StoredFrame,
+        frame: PendingFrame,
         record: LabelRecord,
         stamp_ns: int | None,
         *,
@@ -485,7 +500,8 @@ class TruthLedger:
 
         A fault costs the class statistics of these rows alone.
         """
-        opinions, rows, table = stored.opinions, record.class_rows, self.live.class_slices
+        stored, rows, table = frame.stored, record.class_rows, self.live.class_slices
+        opinions, watched = stored.opinions, not (retracts or again)
         if opinions is None or rows.size == 0:
             return
         with contained(self.counters, log, "matched class probabilities were not counted"):
@@ -500,7 +516,22 @@ class TruthLedger:
                 values, true_class = opinions.values[place], record.true_class
                 matched = MatchedClasses(index, values, true_class, stamp_ns, retracts, made)
                 self.live.count(matched)
-        if not (retracts or again):
+                if watched:
+                    confidence, right = judged(values, made, true_class)
+                    self.drift.add(
+                        WatchedClasses(
+                            index,
+                            confidence,
+                            right,
+                            class_tracks(stored, record),
+                            stamp_ns,
+                            record.live,
+                            stored.source,
+                            made is None,
+                            abs(frame.sequence),
+                        )
+                    )
+        if watched:
             with contained(self.counters, log, "class labels were not kept for fits"):
                 labelled = classes_with_truth(stored, record)
                 if labelled is not None:

@@ -323,6 +323,8 @@ def _alarms_of_earlier(content: Content) -> Content:
         gathered = {**gathered, "unit": "detection"}
     names = ("driven", "peak", "counts", "numbers", "begins")
     kept = {name: content[name] for name in names if name in content}
+    # Nothing was asked of means and classes then: evidence begins anew, whatever stands here.
+    gathered = {**gathered, "bias_tolerance": 1.0, "class_tolerance": 2.0}
     slices = [_slice_of_earlier(one) for one in content["slices"]]
     return {**kept, "gathered": gathered, "latched": found, "slices": slices}
 

@@ -189,7 +189,13 @@ def test_only_tracks_that_the_last_run_may_have_seen_are_older():
 
 
 @pytest.mark.parametrize(
-    "change", [{"page_tolerance": 2.0}, {"ticket_tolerance": 1.1}, {"unit": Unit.DETECTION}]
+    "change",
+    [
+        {"page_tolerance": 2.0},
+        {"ticket_tolerance": 1.1},
+        {"class_tolerance": 1.1},
+        {"unit": Unit.DETECTION},
+    ],
 )
 def test_under_other_tolerances_or_units_evidence_begins_anew_and_the_rest_stays(change):
     family = family_of(3, factor=8.0, frames=300)
@@ -427,6 +433,7 @@ def of_scale(alarm: dict[str, Any]) -> dict[str, Any]:
 def test_a_document_of_an_earlier_format_keeps_alarms_counts_hours_and_epochs():
     older = json.loads(OLDER)
     older["slices"][1] |= {"epoch": 3, "known": True}
+    older["gathered"] |= {"bias_tolerance": 1.0, "class_tolerance": 2.0}
     kept = ("gathered", "driven", "peak", "counts", "numbers", "begins")
     for name in ("calibration-monitor/drift/2", "calibration-monitor/drift/3"):
         again = rewritten(json.dumps({**older, "format": name}))

@@ -13,8 +13,8 @@ import pytest
 
 from monitor.frames.detections import Limits
 from monitor.frames.frame import Header
-from monitor.frames.slices import CLASS_PROBABILITIES
-from monitor.pipeline.fit_rounds import FitRounds
+from monitor.frames.slices import CLASS_PROBABILITIES, TOTAL
+from monitor.pipeline.fit_rounds import FitRounds, ended_since
 from monitor.pipeline.learning import CLASS_CHAIN, CLASS_SLICE, job_of
 from monitor.pipeline.promotions import SCHEDULE, Promotions
 from monitor.pipeline.restart import register_of, restore_register
@@ -25,6 +25,7 @@ from monitor.recalibration.class_scaling import Temperature
 from monitor.recalibration.selection import CLASS_IDENTITY, IDENTITY, ClassSelection
 from monitor.statistics.observations import finished
 from monitor.store.documents import REGISTER_CODEC
+from tests.alarmed import alarm
 from tests.learnt import XYZ, happened, promotions_of, teach
 from tests.piped import SECOND
 from tests.piped_classes import HEADER, XY, opened, probabilities, recalibrating, sent
@@ -87,6 +88,16 @@ def test_a_calibrated_detector_is_left_alone_and_one_not_sure_enough_waits_for_a
     back = unsure.rollback(ClassSelection, "", "anna")
     assert back.slice == CLASS_PROBABILITIES
     assert (back.before, back.after) == (standing.version, CLASS_IDENTITY.version)
+
+
+def test_tracks_since_an_alarm_of_class_probabilities_are_those_of_classes():
+    promotions = of_classes()
+    teach(promotions, class_tracks(1, 6))
+    ended = [
+        ended_since(promotions.learning, replace(alarm(slice), since_ns=0))
+        for slice in (NAME, f"front, {NAME}", TOTAL, "car")
+    ]
+    assert ended == [6, 6, 0, 0]
 
 
 def test_a_restart_goes_on_with_the_trial():

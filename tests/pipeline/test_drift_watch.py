@@ -367,6 +367,8 @@ def fitted(version: str) -> SliceFitted:
         # Once four tracks have ended since the alarm began; of all where all are meant.
         ([[fitted("a")]], "car", 100, [(("car",), 4)]),
         ([[fitted("a")]], TOTAL, 100, [((), 4)]),
+        # Of class probabilities there is one fit, whatever stream they are of.
+        ([[fitted("a")]], "front, class probabilities", 100, [(("class probabilities",), 4)]),
         # Where nothing comes of it, twice the tracks are waited for.
         (
             [[fitted("")], CannotFit("no"), FitFailed("no"), [fitted("a")]],

@@ -84,3 +84,21 @@ def test_a_page_is_told_by_every_way_until_somebody_knows_and_a_promotion_ends_i
         assert eventually(lambda: [one.change for one in drift_events(watcher)] == changes)
         assert eventually(lambda: sidecar.metric("drift_epochs_total") == 1)
         drive.close()
+
+
+def test_class_probabilities_that_are_too_sure_are_told_of_by_a_name_of_their_own(tmp_path, capsys):
+    name = "class probabilities"
+    with running(tmp_path, settings("hours_between_false_pages = 0.1")) as sidecar:
+        watcher, drive = Watcher(sidecar), Drive(sidecar, tuple("abcde"), too_sure=4.0)
+        alarm = drive_until_alarm(drive, 120, name)
+        assert (alarm.detector, alarm.direction) == (drift_pb2.DRIFT_DETECTOR_CONFIDENCE, OVER)
+        assert (alarm.quantity, alarm.dimension) == (drift_pb2.DRIFT_QUANTITY_CONFIDENCE, "")
+        assert -0.5 < alarm.size < -0.1
+        assert eventually(lambda: [one.alarm for one in drift_events(watcher)] == [alarm])
+        of_classes = f'severity="page",slice="{name}"'
+        assert eventually(lambda: series(sidecar, "drift_state")[of_classes] == 2)
+        assert "points below the stated confidence" in sidecar.get("/")
+        assert main(["alarms", "list", "--address", sidecar.grpc]) == 0
+        assert "points below" in capsys.readouterr().out
+        assert acknowledge(sidecar, name) == [alarm]
+        drive.close()
