@@ -59,10 +59,15 @@ def errors_of(nees: FloatArray, k: int = K) -> tuple[FloatArray, FloatArray]:
     return z, u
 
 
+def as_sent(frame: Frame) -> list[Row]:
+    """Detections of a frame; what no recalibrator has changed is the same at both stages."""
+    return [(key, g, raw if frame[2] else made, made) for key, g, raw, made in frame[3]]
+
+
 def watched(frames: Iterable[Frame], k: int = K) -> WatchedRows:
     """All detections of some frames, of k degrees of freedom."""
     frames = list(frames)
-    rows = [row for *_, of_frame in frames for row in of_frame]
+    rows = [row for frame in frames for row in as_sent(frame)]
     nees = np.array([row[2:] for row in rows], np.float64).reshape(-1, 2).T
     z, u = errors_of(nees, k)
     return WatchedRows(

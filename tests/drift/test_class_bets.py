@@ -39,7 +39,7 @@ from tests.drift.class_drives import (
     slices_of,
     votes_of,
 )
-from tests.drift.drives import K, drive, text_of, watched
+from tests.drift.drives import DIMENSIONS, K, drive, text_of, watched
 from tests.laws import assert_same
 
 SHARE = st.floats(0.0, 1.0)
@@ -167,7 +167,7 @@ def test_without_tracks_ten_seconds_of_a_slice_and_source_are_one_vote():
         if rows is not None:
             finished(family.take(1, rows)[1])
     assert family.slices[0].labelled == 5
-    (raw, made) = family_reading(family, ()).stages
+    (raw, made) = family_reading(family, (), {}).stages
     assert raw.unit is made.unit is Counted.FRAME
 
 
@@ -223,7 +223,7 @@ def test_a_calibrated_classifier_is_left_alone_whatever_its_tracks_are_like(driv
     family = family_of()
     assert fed(family, classified(3, 1200.0, **drive)) == []
     assert (family.peak < family.thresholds / 1000).all()
-    (_, made) = family_reading(family, ()).stages
+    (_, made) = family_reading(family, (), {}).stages
     assert made.unit is (Counted.TRACK if drive.get("tracked", True) else Counted.FRAME)
     assert math.isnan(made.scale.estimate)
 
@@ -285,8 +285,8 @@ def test_what_a_recalibrator_has_compensated_is_a_ticket_about_what_was_sent():
 def test_slices_of_classes_and_of_covariances_keep_to_themselves():
     """The same evidence as alone, but for the parts of time, which two sources share."""
     alone, both = family_of(), Family(WANTED)
-    both.grow("car", K)
-    both.grow(CLASS_PROBABILITIES, 1)
+    both.grow("car", DIMENSIONS[:K])
+    both.grow(CLASS_PROBABILITIES, DIMENSIONS[:1])
     frames = drive(60.0)
     votes, again = votes_of(), votes_of()
     for second, labels in enumerate(classified(5, 60.0, sharper=3.0)):
@@ -309,7 +309,7 @@ def test_evidence_goes_on_over_a_restart_and_begins_anew_under_another_tolerance
     fed(family, classified(4, 120.0, sharper=2.0))
     state = read_family(text_of(family))
     restored, changes = restored_family(state, family.settings, {}, "identity")
-    restored.grow(CLASS_PROBABILITIES, 1)
+    restored.grow(CLASS_PROBABILITIES, DIMENSIONS[:1])
     assert changes == []
     assert_same(restored.evidence, family.evidence)
     assert [one.is_same(other) for one, other in zip(*references(restored, family), strict=True)]
@@ -320,7 +320,7 @@ def test_evidence_goes_on_over_a_restart_and_begins_anew_under_another_tolerance
 
     other = replace(family.settings, class_tolerance=3.0)
     restored, _ = restored_family(state, other, {}, "identity")
-    restored.grow(CLASS_PROBABILITIES, 1)
+    restored.grow(CLASS_PROBABILITIES, DIMENSIONS[:1])
     assert not restored.evidence.sums.any()
 
 
