@@ -23,7 +23,15 @@ import numpy.typing as npt
 from scipy.special import digamma
 
 from benchmarks.machine import machine
-from monitor.drift.bets import CHARTS_OF, Aim, DetectionCells, Direction, Stage, log_likelihoods
+from monitor.drift.bets import (
+    CHARTS,
+    CHARTS_OF,
+    Aim,
+    DetectionCells,
+    Direction,
+    Stage,
+    log_likelihoods,
+)
 from monitor.drift.evidence import WITHOUT_TRACKS, Evidence, Shares, bounded_likelihood, by_severity
 from monitor.frames.space import BoolArray, FloatArray
 from tests.drift.drives import correlated
@@ -142,14 +150,16 @@ class Ours:
     streams: int
     tolerance: float = 1.0
     tempering: float = 1.0
-    shares: Shares = WITHOUT_TRACKS
+    shares: Shares = field(default_factory=lambda: WITHOUT_TRACKS)
     family: int = 1
     evidence: Evidence = field(default_factory=Evidence)
 
     def __post_init__(self) -> None:
         self.evidence.grow(self.streams)
+        self.evidence.degrees[:] = K
         for stream in range(self.streams):
-            self.evidence.set_shares(stream, _CHARTS, self.shares)
+            for chart in range(*_CHARTS.indices(len(CHARTS))):
+                self.evidence.set_shares(stream, chart, self.shares)
 
     def __call__(self, nees: FloatArray) -> BoolArray:
         frames, streams, detections = nees.shape
@@ -161,7 +171,7 @@ class Ours:
             cell=np.repeat(np.arange(count), detections),
             tracked=np.ones(nees.size, bool),
             count=count,
-            tempering=np.full(count, self.tempering),
+            tempering=np.full(nees.size, self.tempering),
             frame_tempering=np.ones(count),
             anchors=[np.ones(count)] * 2,
         )
@@ -382,7 +392,7 @@ def tracks(effort: Effort, thresholds: FloatArray) -> bool:
 
 def tails(effort: Effort, thresholds: FloatArray) -> bool:
     """Compares on Student-t of 5 degrees of freedom, calibrated in the mean."""
-    coverage = (1.0, 0.0, 0.0)
+    coverage = {DriftDetector.ABSOLUTE: 1.0}
     make = partial(Ours, tolerance=math.sqrt(2), shares=coverage)
     long = effort._replace(detections=2 * effort.detections)
     detectors = [Detector("ours, tolerance √2, coverage", make, long), *peers(effort, thresholds)]

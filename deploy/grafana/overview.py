@@ -41,7 +41,7 @@ _DETECTIONS = rate("detections_total", "job", "5m", outcome="!refused")
 
 
 _STAY = (
-    f"max by (instance, slice, severity, stage, quantity, dimension, unit) "
+    f"max by (instance, slice, severity, stage, quantity, dimension) "
     f"({of('drift_alarm_size', slice=SLICES)})"
 )
 
@@ -92,8 +92,9 @@ NOW = {
         Values(steps=BAND, decimals=2),
     ),
     """Slices without enough labels
-    Slices with fewer than 100 labelled detections: nothing can be said of them yet. Healthy: 0
-    after the first minutes. docs/runbook.md#calibrationlabelledsharelow""": stat(
+    Slices of which drift has watched fewer than 100 labelled detections, or left out more:
+    nothing can be said of them yet. Healthy: 0 after the first minutes.
+    docs/runbook.md#calibrationlabelledsharelow""": stat(
         {"slices": f"sum({of('drift_state', severity='page')} == bool 3)"},
         Values(steps=((None, GOOD), (1, "blue"))),
     ),
@@ -166,7 +167,7 @@ FOUND = {
     """Drift, pages
     What `drift_state` said, over time. Healthy: green, nothing found. Yellow: a tenth of what an
     alarm needs. Red: an alarm, until it is acknowledged, a new epoch, or calm. Blue: fewer than 100
-    labelled detections. docs/runbook.md#calibrationdriftpage""": states(
+    labelled detections, or more left out. docs/runbook.md#calibrationdriftpage""": states(
         {"{{slice}}": _state("page")}
     ),
     """Drift, tickets
@@ -253,17 +254,6 @@ ALERTS = {
     """Alerts now
     Rules of deploy/prometheus that fire or are about to, of all that Grafana finds at its data
     sources. Healthy: none. Each has its paragraph in docs/runbook.md.""": panel("alertlist", {}),
-    """Alarms that stay
-    Until they are acknowledged, a new epoch, or calm: which quantity is wrong, of which dimension
-    (joint: of all together). Size of scale and correlation: the factor by which standard deviations
-    are too small; of bias: reported less true, in the unit; of tail: the share of detections
-    outside of what the covariance allows; of confidence: accuracy less stated confidence. Healthy:
-    none. docs/runbook.md#what-is-wrong""": table(
-        ["instance", "slice", "severity", "stage", "quantity", "dimension", "unit"],
-        {"Size": (_STAY, Values(decimals=2), "auto")},
-        height=8,
-        span=24,
-    ),
     """Drift alarms since the start
     Alarms that the sidecars raised, by what of (recalibrated: as forwarded), whether covariances
     were too small (over-) or too large (underconfident), and by which detector. Healthy: 0.
@@ -275,6 +265,17 @@ ALERTS = {
             )
         },
         Values(steps=above(1), least=0, decimals=0),
+    ),
+    """Alarms that stay
+    Until they are acknowledged, a new epoch, or calm: which quantity is wrong, of which dimension
+    (joint: of all together). Size of scale and correlation: the factor by which standard deviations
+    are too small; of bias: true less reported, in the unit of the dimension; of tail: the share
+    of detections outside of what the covariance allows; of confidence: accuracy less stated
+    confidence. Healthy: none. docs/runbook.md#what-is-wrong""": table(
+        ["instance", "slice", "severity", "stage", "quantity", "dimension"],
+        {"Size": (_STAY, Values(decimals=2), "auto")},
+        height=8,
+        span=24,
     ),
 }
 

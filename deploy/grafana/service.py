@@ -151,8 +151,10 @@ LEFT_OUT = {
     """Left out of the watch over drift
     Detections with truth, a second, that were not watched, or not by all bets. Healthy: 0.
     overload, tracks: docs/runbook.md#calibrationoverload; undated: send `stamp_ns`; late: labels
-    come too late; superseded: for a while after another recalibrator became active; failed: see the
-    log.""": graph({"{{reason}}": rate("drift_left_out_total", "reason", "5m")}, _RARE),
+    come late and behind newer ones; superseded: for a while after another recalibrator became
+    active; failed: see the log.""": graph(
+        {"{{reason}}": rate("drift_left_out_total", "reason", "5m")}, _RARE
+    ),
     """Frames and detections that count for less
     A second. overflow: more slices than `[statistics] max_slices`; late: behind the watermark of
     their stream; dropped: enlarge `[pending] disk_bytes`; without their truth: their frame was

@@ -12,7 +12,7 @@ import contextlib
 import json
 import math
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,6 +49,7 @@ from monitor.drift.alarms import (
     change_sentence,
     error_of,
     hours,
+    left_out_sentence,
     moment,
     power_of_ten,
     size_of_error,
@@ -81,7 +82,7 @@ STATES = {
     DriftState.OK: "ok",
     DriftState.WARNING: "warning",
     DriftState.ALARM: "alarm",
-    DriftState.TOO_FEW: "too few labelled",
+    DriftState.TOO_FEW: "too few watched",
 }
 
 
@@ -147,8 +148,9 @@ def concerns(change: AlarmChange, slices: list[str]) -> bool:
 
 def listing(found: DriftStandings) -> str:
     """Writes how all slices stand, what is known of them at each stage, and how to end alarms."""
+    left_out = left_out_sentence(found.left_out)
     if not (found.standings or found.stages):
-        return NOTHING_WATCHED
+        return "\n\n".join(filter(None, (NOTHING_WATCHED, left_out)))
     blocks = [standings(found.standings), HOURS]
     if found.stages:
         blocks.append(stages(found.stages))
@@ -157,7 +159,7 @@ def listing(found: DriftStandings) -> str:
         blocks.append(ONLY_IF_CHANGED)
     if any(entry.alarm is not None for entry in found.standings):
         blocks.append("to end alarms: alarms acknowledge [SLICE ...]")
-    return "\n\n".join(blocks)
+    return "\n\n".join(filter(None, (*blocks, left_out)))
 
 
 def standings(standings: Iterable[SliceStanding]) -> str:
@@ -230,10 +232,12 @@ class DriftFound:
 
     alarms     in the order in which they were raised
     standings  of each slice and severity, at the end
+    left_out   labelled detections that no bet, or not every bet, has used meanwhile, by reason
     """
 
     alarms: tuple[Alarm, ...] = ()
     standings: tuple[SliceStanding, ...] = ()
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,10 +258,12 @@ class DriveMoment:
 class AlarmListener:
     """Alarms in the order in which they were raised, since it began.
 
-    before  those that had been raised by then, and stayed
+    before    those that had been raised by then, and stayed
+    left_out  labelled detections that had been left out by then, by reason
     """
 
     before: frozenset[tuple[str, ...]] = frozenset()
+    left_out: Mapping[str, int] = field(default_factory=dict)
     raised: list[Alarm] = field(default_factory=list)
 
     async def listen(self, client: Client) -> None:
@@ -267,18 +273,17 @@ class AlarmListener:
                 if heard.change.why is AlarmReason.RAISED:
                     self.raised.append(heard.change.alarm)
 
-    async def all_of(
-        self, standings: tuple[SliceStanding, ...], patience: float = _PATIENCE
-    ) -> DriftFound:
+    async def all_of(self, found: DriftStandings, patience: float = _PATIENCE) -> DriftFound:
         """Returns the alarms heard of; those that stay at the end are added if they were not heard.
 
         patience  s to wait for those that have not been
         """
         end = time.monotonic() + patience
-        while (missing := self._missing(standings)) and time.monotonic() < end:
+        while (missing := self._missing(found.standings)) and time.monotonic() < end:
             await asyncio.sleep(_PERIOD)
         alarms = (*self.raised, *sorted(missing, key=lambda alarm: alarm.driven))
-        return DriftFound(alarms, standings)
+        left_out = {why: n - self.left_out.get(why, 0) for why, n in found.left_out.items()}
+        return DriftFound(alarms, found.standings, left_out)
 
     def _missing(self, standings: tuple[SliceStanding, ...]) -> list[Alarm]:
         known = self.before | set(map(_key, self.raised))
@@ -305,10 +310,11 @@ def drive_moment(event_ns: int, played: Sequence[RecordedSequence]) -> DriveMome
 
 
 def drift_json(found: DriftFound, played: Sequence[RecordedSequence]) -> dict[str, Any]:
-    """Builds alarms and drift of replay --json; None in place of what is not known."""
+    """Builds what replay --json tells of drift; None in place of what is not known."""
     return {
         "alarms": [_alarm_json(alarm, played) for alarm in found.alarms],
         "drift": [_standing_json(standing) for standing in found.standings],
+        "drift_left_out": dict(found.left_out),
     }
 
 
@@ -352,7 +358,10 @@ def _log10(hours: float) -> float | None:
 
 
 def drift_table(found: DriftFound, played: Sequence[RecordedSequence]) -> str:
-    """Writes a line for each slice and severity, one for each alarm; empty if none was watched."""
+    """Writes a line for each slice and severity, one for each alarm, and what was left out.
+
+    Empty if nothing was watched.
+    """
     lines = []
     if found.standings:
         heads = ("drift", "severity", "state", "evidence", "peak", "threshold")
@@ -363,7 +372,8 @@ def drift_table(found: DriftFound, played: Sequence[RecordedSequence]) -> str:
         stream = "" if at.stream is None else f" of {at.stream}"
         when = f"{(alarm.event_ns - at.start_ns) / 1e9:.1f} s{frame}{stream}"
         lines.append(f"{when}: {shown(alarm_sentence(alarm))}")
-    return "\n".join(lines)
+    lines.append(left_out_sentence(found.left_out))
+    return "\n".join(filter(None, lines))
 
 
 def _row(standing: SliceStanding) -> tuple[str, ...]:
@@ -382,8 +392,9 @@ async def listening_for_alarms(client: Client) -> AsyncIterator[AlarmListener]:
     listening = asyncio.create_task(heard.listen(client))
     try:
         # Whoever replays to a sidecar of somebody else has not raised what is there.
-        standings = (await client.standings()).standings
-        heard.before = frozenset(map(_key, _staying(standings)))
+        found = await client.standings()
+        heard.before = frozenset(map(_key, _staying(found.standings)))
+        heard.left_out = found.left_out
         yield heard
     finally:
         listening.cancel()

@@ -32,12 +32,12 @@ from monitor.drift.bets import Stage
 from monitor.drift.evidence import DriftSettings
 from monitor.drift.reference import Origin, Reference
 from monitor.drift.track_seconds import TrackSeconds
-from monitor.drift.usual import ReferenceLearner, WatchedRows, enough
+from monitor.drift.usual import ReferenceLearner, WatchedRows, enough, watched_errors
 from monitor.frames.slices import SliceBy
-from monitor.frames.space import BoolArray, FloatArray
+from monitor.frames.space import BoolArray, IntArray
 from monitor.recalibration.selection import Selection
 from monitor.statistics.clusters import ALONE, ClusterArray, cluster_id
-from monitor.statistics.observations import measure
+from monitor.statistics.observations import Measured, measure
 from monitor.store.documents import read_references, reference_text
 from monitor.store.recordings import Recording
 
@@ -102,9 +102,9 @@ def _summary(known: Reference) -> dict[str, float | None]:
         "nees_over_k": known.nees_ratio,
         "worth": known.tempering,
         "tracks": 0 if levels is None else levels.tracks,
-        "level": None if levels is None else levels.mean,
-        "between": None if levels is None else levels.between,
-        "within": None if levels is None else levels.within,
+        "level": None if levels is None else float(levels.mean[0]),
+        "between": None if levels is None else float(levels.between[0]),
+        "within": None if levels is None else float(levels.within[0]),
     }
 
 
@@ -213,14 +213,15 @@ def learn_references(
         for number, recording in enumerate(recordings):
             for rows in _watched(number, recording, selection):
                 done(rows.nees.shape[1])
-                seconds = TrackSeconds(settings).take(rows)
+                seconds, _ = TrackSeconds(settings).take(k, rows)
                 for i, name in enumerate(recording.classes):
                     of_class, over = rows.slices == i, seconds[seconds["slice"] == i]
                     if not of_class.any():
                         continue
-                    frame = rows.frame[of_class] + frames
+                    frame, stamp = rows.frame[of_class], rows.stamp_ns[rows.frame[of_class]]
                     for stage, learner in zip(Stage, learners[name], strict=True):
-                        learner.add(rows.nees[stage, of_class], rows.track[of_class], frame)
+                        nees, track = rows.nees[stage, of_class], rows.track[of_class]
+                        learner.add(nees, track, frame + frames, stamp)
                         learner.add_seconds(stage, over)
                 frames += rows.stamp_ns.size
     references = {
@@ -262,14 +263,23 @@ def _watched(
     made = recording
     if selection is not None:
         made = recalibrate_gaussians(selection, recording).recording
-    nees, tracks = np.stack([_nees(recording), _nees(made)]), _tracks(number, recording)
-    usable: BoolArray = np.asarray(np.isfinite(nees).all(axis=0))
+    tracks, labelled_rows = _tracks(number, recording), usable_truth(recording).rows
+    usable = np.flatnonzero(labelled_rows & ~recording.assumed)
+    measured = [_measured(one, usable) for one in (recording, made)]
+    sound = measured[0].regular & measured[1].regular
+    nees, z, u, error = watched_errors(recording.space, measured, np.flatnonzero(sound))
+    place = np.full(recording.mean.shape[0], -1)
+    place[usable[sound]] = np.arange(nees.shape[1])
     for sequence in sequences(recording, ""):
-        labelled = usable[sequence.rows]
+        labelled: BoolArray = place[sequence.rows] >= 0
         rows = sequence.rows[labelled]
+        at = place[rows]
         yield WatchedRows(
             slices=recording.class_index[rows],
-            nees=nees[:, rows],
+            nees=nees[:, at],
+            z=z[:, :, at],
+            u=u[:, :, at],
+            error=error[:, :, at],
             track=tracks[rows],
             frame=sequence.frame_of_row[labelled],
             stamp_ns=np.rint(sequence.times * 1e9).astype(np.int64),
@@ -278,15 +288,10 @@ def _watched(
         )
 
 
-def _nees(recording: Recording) -> FloatArray:
-    """(N,) of the joint block; NaN where a row has no truth, or no usable covariance."""
-    usable = usable_truth(recording).rows & ~recording.assumed
-    found = np.full(usable.size, np.nan)
-    if usable.any():
-        error = recording.space.error(recording.truth[usable], recording.mean[usable])
-        measured = measure(recording.space, [(error, recording.covariance[usable])])
-        found[usable] = np.where(measured.regular, measured.nees[-1], np.nan)
-    return found
+def _measured(recording: Recording, rows: IntArray) -> Measured:
+    """Measures rows with truth and a covariance."""
+    error = recording.space.error(recording.truth[rows], recording.mean[rows])
+    return measure(recording.space, [(error, recording.covariance[rows])])
 
 
 def _tracks(number: int, recording: Recording) -> ClusterArray:

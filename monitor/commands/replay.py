@@ -47,14 +47,19 @@ from monitor.commands.sending import (
     running_sidecar,
     sequences,
 )
-from monitor.commands.sidecar_client import Client, SidecarUnavailable, access_of, add_access, ask
+from monitor.commands.sidecar_client import (
+    Client,
+    DriftStandings,
+    SidecarUnavailable,
+    access_of,
+    add_access,
+    ask,
+)
 from monitor.config import Config, Mode, load
-from monitor.drift.alarms import SliceStanding
 from monitor.frames.slices import SliceBy, is_total
 from monitor.recalibration.selection import IDENTITY, Selection
 from monitor.v1 import calibration_pb2
 from monitor.v1.perception_monitor_pb2 import GetCalibrationResponse
-from monitor.wire.messages import value_of
 
 EXAMPLE = """examples:
   calibration-monitor replay drive.csv.gz --dimensions x,y,z --class Car
@@ -75,7 +80,10 @@ direction; t in seconds from the start of the sequence, frame, and stream where 
 has a frame of that time; labelled detections of the slice by then, detections and tracks since
 since_t; evidence_hours of threshold_hours, and scale, by which factor standard deviations are too
 small, with its 95 % interval. drift says how the evidence of each slice and severity stands at the
-end: state, and log10 of hours of the evidence, its peak and the threshold.
+end: state (too_few: fewer than 100 labelled detections were watched, or more were left out), and
+log10 of hours of the evidence, its peak and the threshold. drift_left_out counts labelled
+detections that no bet (late, undated, superseded, overload, failed) or not every bet (late_seconds,
+tracks) has used.
 
 A recording gives the same JSON each time, to the byte: neither --speed nor --ground-truth-delay
 nor a busy machine changes it, and no value in it is of a clock.
@@ -246,7 +254,7 @@ async def _replay(
     async with listening_for_alarms(client) as heard:
         await playback.play(client)
         found = await client.calibration(include_bins=True, bins=options.bins)
-        drift = await heard.all_of(tuple(value_of(SliceStanding, one) for one in found.drift))
+        drift = await heard.all_of(DriftStandings.of(found))
         seen = None if options.report is None else await look(client)
     return found, drift, seen
 

@@ -14,6 +14,7 @@ from collections.abc import (
     Callable,
     Collection,
     Iterator,
+    Mapping,
     Sequence,
 )
 from dataclasses import dataclass, field
@@ -92,10 +93,21 @@ class DriftStandings:
 
     standings  of slices under each severity, and of all of them together as 'total'
     stages     of slices at each stage
+    left_out   labelled detections that no bet, or not every bet, has used, by reason
     """
 
-    standings: tuple[SliceStanding, ...]
-    stages: tuple[StageStanding, ...]
+    standings: tuple[SliceStanding, ...] = ()
+    stages: tuple[StageStanding, ...] = ()
+    left_out: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, answer: monitor_pb.GetCalibrationResponse) -> DriftStandings:
+        """Reads them from an answer."""
+        return cls(
+            tuple(value_of(SliceStanding, one) for one in answer.drift),
+            tuple(value_of(StageStanding, one) for one in answer.drift_stages),
+            {one.reason: one.detections for one in answer.drift_left_out},
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,11 +281,7 @@ class Client:
 
     async def standings(self, slices: Collection[str] = ()) -> DriftStandings:
         """Asks how these slices stand, or all of them."""
-        answer = await self.calibration(slices)
-        return DriftStandings(
-            tuple(value_of(SliceStanding, one) for one in answer.drift),
-            tuple(value_of(StageStanding, one) for one in answer.drift_stages),
-        )
+        return DriftStandings.of(await self.calibration(slices))
 
     async def acknowledge(self, slices: Collection[str], actor: str) -> tuple[Alarm, ...]:
         """Acknowledges the alarms of these slices, or of all; returns those that there were."""

@@ -9,7 +9,7 @@ What becomes of an alarm afterwards is said in Alarms.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Annotated
@@ -17,7 +17,15 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Len
 
-from monitor.drift.bets import CHARTS, Detector, Direction, Quantity, Severity, Stage
+from monitor.drift.bets import (
+    CHARTS,
+    ONLY_OVER,
+    Detector,
+    Direction,
+    Quantity,
+    Severity,
+    Stage,
+)
 from monitor.drift.evidence import Scale
 from monitor.drift.reference import Origin
 from monitor.frames.marks import Count, MaybeNan, Nanoseconds, NotNegative
@@ -37,7 +45,7 @@ class Alarm:
     stage, direction
                  of the covariances that are wrong
     dimension    that is wrong, or several: "x", "x, y"; '' all together
-    quantity     of it that is wrong
+    quantity     of it that is wrong: the simplest cause that explains the evidence, see causes.py
     size         of the error, as Quantity says; of scale √(mean z²) of the dimension, or of all;
                  of correlation √(mean u²/mean z²), u of the dimension given those before it: 1 as
                  stated; NaN: unknown
@@ -103,7 +111,7 @@ class DriftState(IntEnum):
     OK = 0
     WARNING = 1  # a tenth of what an alarm needs
     ALARM = 2  # until it is acknowledged, a new epoch, or calm
-    TOO_FEW = 3  # fewer than 100 labelled detections
+    TOO_FEW = 3  # fewer than 100 labelled detections were watched, or more were left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,11 +254,38 @@ class Alarms:
 
     def told(self) -> tuple[AlarmCount, ...]:
         """Tells how often alarms were raised, of every kind; zeros too."""
-        return tuple(
-            AlarmCount(*what, self.counts.get(what, 0))
-            for chart in CHARTS
-            for what in ((chart.stage, detector, chart.direction) for detector in Detector)
-        )
+        return tuple(AlarmCount(*what, self.counts.get(what, 0)) for what in raised_ever())
+
+
+def raised_ever() -> Iterator[Raised]:
+    """Lists the kinds of alarms that there may be: no tail or bias makes errors too small."""
+    for chart in CHARTS:
+        for detector in Detector:
+            if chart.direction is Direction.OVER or detector not in ONLY_OVER:
+                yield chart.stage, detector, chart.direction
+
+
+# Why no bet uses a labelled detection at all: what happened, and what to do. Those that are
+# superseded are no loss: another recalibrator is active.
+_LEFT_OUT = {
+    "late": "behind newer labels of their stream: send the labels of a stream in the order of its "
+    "frames, or raise [pending] max_disorder_seconds above how far they come behind",
+    "undated": "of frames without a believable capture time: send stamp_ns",
+    "overload": "more than can wait: send labels as they come, not in bursts",
+    "failed": "taken in at a fault: see the log of the sidecar",
+}
+
+
+def left_out_sentence(left_out: Mapping[str, int]) -> str:
+    """Says how many labelled detections no bet has used, why, and what to do; empty if none.
+
+    left_out  by reason; reasons that are no loss are not told
+    """
+    found = {why: n for why in _LEFT_OUT if (n := left_out.get(why, 0)) > 0}
+    if not found:
+        return ""
+    reasons = "; ".join(f"{n:,} {why} ({_LEFT_OUT[why]})" for why, n in found.items())
+    return f"drift has left out {_count(sum(found.values()), 'labelled detection')}: {reasons}"
 
 
 # Hours beyond these are told by their power of ten alone.
@@ -326,7 +361,7 @@ def error_of(
             return size_of_error(scale, text, to, unknown)
         case Quantity.BIAS:
             amount = f"{'−' if size < 0 else '+'}{_figures(abs(size))} {alarm.unit}".rstrip()
-            by = f"{amount} (reported − true)" if known else "an unknown amount"
+            by = f"{amount} (true − reported)" if known else "an unknown amount"
             return f"{dimension or 'means'} off by {by}"
         case Quantity.CORRELATION:
             of = f"{dimension or 'dimensions'} given the dimensions before it"

@@ -81,19 +81,24 @@ class Detector(StrEnum):
 
     ABSOLUTE = "absolute"  # is it calibrated at all: coverage
     RELATIVE = "relative"  # has it changed since the reference: scale and tails of NEES
-    TRACK = "track"  # the same, by seconds of tracks
-    TAIL = "tail"  # how many seconds of tracks have a detection that is far off
-    DIMENSION = "dimension"  # scale of each dimension
-    BIAS = "bias"  # mean error of each dimension
-    CORRELATION = "correlation"  # of each dimension with those before it
+    TAIL = "tail"  # are too many far outside, by seconds of tracks
+    TRACK = "track"  # has the scale changed, by seconds of tracks
+    SHIPPED = "shipped"  # is the scale right, by seconds of tracks and what is shipped of them
+    DIMENSION = "dimension"  # has that of one dimension changed
+    BIAS = "bias"  # has the mean of one dimension
+    CORRELATION = "correlation"  # has how it hangs together with those before it
     CONFIDENCE = "confidence"  # of class probabilities: how often the likeliest class is right
+
+
+# What no errors that are too small speak for.
+ONLY_OVER = (Detector.TAIL, Detector.BIAS)
 
 
 class Quantity(StrEnum):
     """Quantities that an alarm finds wrong, each with a size of its own."""
 
     SCALE = "scale"  # factor by which σ is too small
-    BIAS = "bias"  # mean of detection − truth, in the unit of the dimension
+    BIAS = "bias"  # mean of truth − detection, in the unit of the dimension
     CORRELATION = "correlation"  # factor by which σ given other dimensions is too small
     TAIL = "tail"  # share of detections outside of what the covariance allows
     CONFIDENCE = "confidence"  # accuracy − stated confidence, of class probabilities
@@ -268,8 +273,9 @@ class DetectionCells:
     cell       (n,)
     tracked    (n,) whether its track is known
     count      C
-    tempering, frame_tempering
-               (C,) γ of its detections, and of the cell as a whole
+    tempering  (n,) γ of each
+    frame_tempering
+               (C,) γ of the cell as a whole, where no tracks are known
     anchors    (C,) by chart: factor on usual squared errors from which its direction counts
     """
 
@@ -323,22 +329,20 @@ def _add_tracked(
 ) -> None:
     """Sums over detections of a cell need no row of bets: counts and sums of e' are enough."""
     nees, mapped, cell = cells.nees[rows], cells.mapped[rows], cells.cell[rows]
-    zones = np.bincount(cell * 4 + exceeded(cells.k, nees), minlength=4 * cells.count).reshape(
-        -1, 4
-    )
+    gamma = cells.tempering[rows]
+    zones = np.bincount(cell * 4 + exceeded(cells.k, nees), gamma, 4 * cells.count).reshape(-1, 4)
     n = zones.sum(axis=1)[:, None]
-    total = np.bincount(cell, mapped, cells.count)[:, None]
-    gamma = cells.tempering[:, None]
+    total = np.bincount(cell, gamma * mapped, cells.count)[:, None]
     for chart, (aim, anchor) in enumerate(zip(aims, cells.anchors, strict=True)):
         coverage = coverage_bets(cells.k, aim.direction, aim.tolerance)
-        found[:, chart, :ABSOLUTE] = gamma * (zones @ coverage)
+        found[:, chart, :ABSOLUTE] = zones @ coverage
         constant, slope = scale_bets(cells.k, aim.direction, aim.tolerance)
-        said = gamma * (n * constant + total / anchor[:, None] * slope)
+        said = n * constant + total / anchor[:, None] * slope
         found[:, chart, ABSOLUTE : ABSOLUTE + SCALE] = said
         if aim.direction is Direction.OVER:
             tails = tail_log_likelihood(cells.k, aim.tolerance, mapped / anchor[cell])
             for bet, said in enumerate(tails.T, ABSOLUTE + SCALE):
-                found[:, chart, bet] = cells.tempering * np.bincount(cell, said, cells.count)
+                found[:, chart, bet] = np.bincount(cell, gamma * said, cells.count)
 
 
 def _add_untracked(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -28,21 +28,50 @@ from monitor.drift.bets import (
     Stage,
     log_likelihoods,
 )
+from monitor.drift.causes import Cause, cause_of
+from monitor.drift.channels import (
+    BIASES,
+    CHANNELS,
+    CORRELATIONS,
+    JOINT,
+    MOST_NAMED,
+    channels,
+    degrees_of,
+)
 from monitor.drift.class_bets import in_cells
-from monitor.drift.correlation import Records
+from monitor.drift.correlation import Records, summed
 from monitor.drift.evidence import (
-    FACTORS,
+    ALL_BETS,
+    CHANNEL_OF,
+    COLUMNS,
     HOUR,
+    IS_OTHER_END,
     OF_SEVERITY,
+    OF_TRACKS,
+    PLACES,
+    SAID,
+    SAID_ERROR,
+    SAID_UU,
+    SAID_Z,
+    SAID_ZZ,
     UNKNOWN,
     Evidence,
     FrameStretch,
     bounded_likelihood,
     by_severity,
+    scale_of,
+)
+from monitor.drift.levels import (
+    FACTORS,
+    STATES,
+    Past,
+    UsualLevels,
     common_level,
+    far_outside,
     log_ratios,
     residuals,
-    scale_of,
+    steepest,
+    tail_log_ratios,
 )
 from monitor.drift.reference import UsualArrays
 from monitor.drift.usual import BLOCK_NS, WatchedRows
@@ -77,7 +106,8 @@ class RecentTracks:
         Those of no track (ALONE) say nothing.
         """
         tracked = np.flatnonzero(tracks != ALONE)[::-1]
-        _, last = np.unique(tracks[tracked], return_index=True)
+        keys = cluster_id((slices[tracked], tracks[tracked]))
+        _, last = np.unique(keys, return_index=True)
         columns = (one[tracked[last]].tolist() for one in (slices, tracks, numbers))
         for slice, track, number in zip(*columns, strict=True):
             known = self._latest[slice]
@@ -116,6 +146,16 @@ _LONGEST = 300.0
 # A second of a track speaks for a chart if it says more than so many nats; or if its level lies so
 # far beyond the band of a calibrated detector, which may be usual. By chance some say a little.
 _SPEAKS, _FAR = 1.0, 0.5
+_ALWAYS = 2 * _SPEAKS
+
+# Of z in sums: its square is cut as NEES/K is.
+_LARGEST_Z = math.sqrt(LARGEST)
+
+# Supporters are kept by column, and of the tail, of each slice.
+_SUPPORTED = COLUMNS + 1
+
+# On a level of correlation: it is as high where a correlation of 0.3 that is stated is not there.
+_CORRELATION_TOLERANCE = 0.3
 
 # τ² of a track of which evidence of the last run may hold seconds: its own level of then is not
 # known any more, so that only how it changes since the restart may be a bet (E[L] ≤ 1 whatever the
@@ -133,6 +173,7 @@ class Chunk:
     """F frames of one space, and the evidence of the P slices that anything is said of.
 
     k         degrees of freedom of all of them
+    apart     (n,) s since the last label of the track of each row; NaN where not known
     seconds   of tracks, that are over by these frames; their common levels are found here
     chosen    (P,) the slices, by their numbers in the family
     place     (G,) of each slice of the family among the P
@@ -144,6 +185,7 @@ class Chunk:
     family: Family
     k: int
     rows: WatchedRows
+    apart: FloatArray
     seconds: Records
     chosen: IntArray = field(init=False)
     place: IntArray = field(init=False)
@@ -172,7 +214,7 @@ class Chunk:
         frames, slices, charts = rows.stamp_ns.size, board.slices, len(CHARTS)
         stages = [Stage.RECALIBRATED, *([Stage.RAW] if rows.changed.any() else [])]
         likelihood = {stage: self._likelihood(stage) for stage in stages}
-        said = np.zeros((frames, slices, charts, 3))
+        said = np.zeros((frames, slices, charts, SAID))
         for stage in stages:
             heeded = rows.changed[:, None, None] if stage is Stage.RAW else True
             said[:, :, CHARTS_OF[stage]] = (self._said(stage) * heeded)[:, :, None]
@@ -228,7 +270,7 @@ class Chunk:
             rows.frame * slices + place,
             rows.track != ALONE,
             frames * slices,
-            np.tile(usual.tempering, frames),
+            usual.tempering(place, self.apart),
             np.tile(usual.frame_tempering, frames),
             [np.tile(usual.anchor(aim.direction), frames) for aim in aims],
         )
@@ -236,13 +278,24 @@ class Chunk:
         return likelihood.reshape(frames, slices, len(aims), -1)
 
     def _said(self, stage: Stage) -> FloatArray:
-        """Counts detections, Σ x and Σ x² of each cell, a slice in a frame: (F, P, 3)."""
-        x = np.minimum(self.rows.nees[stage] / self.k, LARGEST)
-        frames, slices = self.rows.stamp_ns.size, self.board.slices
-        cell, count = self.rows.frame * slices + self.place[self.rows.slices], frames * slices
-        sums = [np.bincount(cell, one, count) for one in (np.ones_like(x), x, x * x)]
-        said = np.stack(sums, axis=1).reshape(frames, slices, 3)
-        return said.astype(np.float64, copy=False)
+        """Sums what is said of the detections of each cell, a slice in a frame: (F, P, SAID)."""
+        rows, nees = self.rows, self.rows.nees[stage]
+        x = np.minimum(nees / self.k, LARGEST)
+        frames, slices = rows.stamp_ns.size, self.board.slices
+        cell, count = rows.frame * slices + self.place[rows.slices], frames * slices
+        found = np.zeros((count, SAID))
+        far = nees > far_outside(self.k, self.family.settings.page_tolerance)
+        for column, values in enumerate((None, x, x * x, far)):
+            found[:, column] = np.bincount(cell, values, count)
+        for place, by_dimension in (
+            (SAID_ERROR, rows.error[stage]),
+            (SAID_Z, np.clip(rows.z[stage], -_LARGEST_Z, _LARGEST_Z)),
+            (SAID_ZZ, np.minimum(np.square(rows.z[stage]), LARGEST)),
+            (SAID_UU, np.minimum(np.square(rows.u[stage]), LARGEST)),
+        ):
+            for column, values in enumerate(by_dimension, place.start):
+                found[:, column] = np.bincount(cell, values, count)
+        return found.reshape(frames, slices, SAID)
 
     def _over(self, over: IntArray) -> None:
         """Gives a group of seconds_over() the hours driven since the last one of its source."""
@@ -262,49 +315,140 @@ class Chunk:
         hours   of driving that they stand for
         """
         seconds, board, aims = self.seconds.take(chosen), self.board, self.family.aims[stage]
-        second = int(seconds["second"][0])
-        at, before, level = self.place[seconds["slice"]], seconds["before"], seconds["level"]
-        usual = self.usual[stage].take(at)
-        usual = replace(usual, between=np.where(seconds["older"], _ANY_LEVEL, usual.between))
+        second, there = int(seconds["second"][0]), channels(self.k)
+        at, before = self.place[seconds["slice"]], seconds["before"]
+        level, usual = seconds["level"][:, stage][:, there], self.usual[stage]
         counts = np.bincount(at, minlength=board.slices)
-        # Both ends of the band, (P,) each: ln of the variance over usual.
-        high, low = (
-            aim.direction.sign * 2 * math.log(aim.tolerance)
-            + np.log(self.usual[stage].anchor(aim.direction))
-            for aim in aims
-        )
+        low, high = self._bands(stage, there)
+        between = np.where(seconds["older"][:, None], _ANY_LEVEL, usual.between[at][:, there])
+        past = Past(seconds["count"], seconds["rows"], seconds["rows2"])
+        rows = np.maximum(seconds["rows"], 1)[:, None]
         found = residuals(
-            level[:, stage],
-            seconds["count"],
-            before,
-            seconds["mean"][:, stage],
-            self._common_before(stage, chosen) / np.maximum(before, 1),
-            usual,
+            level,
+            past,
+            seconds["total"][:, stage][:, there] / rows,
+            self._common_before(stage, chosen)[:, there] / rows,
+            UsualLevels(
+                usual.mean[at][:, there],
+                between,
+                usual.within[at][:, there],
+                usual.spread[at][:, there],
+                usual.length[at][:, there],
+            ),
             low[at],
             high[at],
+        ).flat()
+        # Each channel of each slice has a chain of its own.
+        place = (at[:, None] * there.size + np.arange(there.size)).ravel()
+        chain, mean, of_edges = common_level(
+            board.chain[:, stage][:, there].reshape(-1, STATES),
+            found,
+            place,
+            low.ravel(),
+            high.ravel(),
         )
-        chain, mean, of_edges = common_level(board.chain[:, stage], found, at, low, high)
-        board.chain[:, stage] = chain
-        self.seconds["common"][chosen, stage] = mean[at]
-        said = np.zeros((board.slices, len(aims), len(FACTORS)))
-        charts = CHARTS_OF[stage]
-        for i, (chart, aim) in enumerate(zip(range(charts.start, charts.stop), aims, strict=True)):
-            sign, above = aim.direction.sign, aim.direction is Direction.OVER
-            edge, of_edge = high if above else low, of_edges[int(above)]
-            since = np.clip(
-                second - np.maximum(board.clean[at, chart], seconds["first"]), 0, before
-            )
-            of_tracks = log_ratios(found, sign, edge[at], since)
-            np.add.at(said[:, i], at, of_tracks)
-            said[counts > 0, i] += of_edge[counts > 0, None]
+        board.chain[:, stage, there] = chain.reshape(board.slices, -1, STATES)
+        means = np.zeros((board.slices, CHANNELS))
+        means[:, there] = mean.reshape(board.slices, -1)
+        self.seconds["common"][chosen, stage] = means[at]
 
-            far = sign * (level[:, stage] - usual.calibrated) > 2 * math.log(aim.tolerance) + _FAR
-            here = seconds[far | (of_tracks.max(axis=1) > _SPEAKS)]
-            self.family.supporters[chart].add(here["slice"], here["key"], here["second"])
-        board.add_blocks(charts, hours * counts / counts.sum(), said, second)
+        said = np.zeros((board.slices, len(aims), COLUMNS, len(FACTORS)))
+        charts = CHARTS_OF[stage]
+        columns = np.flatnonzero(np.isin(CHANNEL_OF, there))
+        for i, (chart, aim) in enumerate(zip(range(charts.start, charts.stop), aims, strict=True)):
+            sign = aim.direction.sign
+            for other in (False, True):
+                # A mean may be off either way, and what is off is more than a covariance allows.
+                of_bias = IS_OTHER_END[columns]
+                chosen_columns = columns[of_bias == other]
+                if other and aim.direction is not Direction.OVER:
+                    continue
+                width = np.searchsorted(there, CHANNEL_OF[chosen_columns])
+                above = (sign > 0) != other
+                edge, of_edge = high if above else low, of_edges[int(above)]
+                of_edge = of_edge.reshape(board.slices, -1)[:, width]
+                clean = board.clean[:, chart][:, chosen_columns][at]
+                since = np.clip(
+                    second - np.maximum(clean, seconds["first"][:, None]), 0, before[:, None]
+                )
+                picked = (np.arange(at.size)[:, None] * there.size + width).ravel()
+                towards = 1 if above else -1
+                slope = steepest(
+                    towards, degrees_of(self.k)[chosen_columns], seconds["count"][:, None]
+                )
+                of_tracks = log_ratios(
+                    found.take(picked),
+                    towards,
+                    edge[at][:, width].ravel(),
+                    since.ravel(),
+                    slope.ravel(),
+                ).reshape(at.size, width.size, -1)
+                sums = summed(of_tracks, at, board.slices)
+                sums[counts > 0] += of_edge[counts > 0, :, None]
+                said[:, i, chosen_columns] = sums
+                self._note_supporters(chart, seconds, chosen_columns, of_tracks.max(axis=2))
+            far = sign * (level[:, 0] - usual.calibrated[at]) > 2 * math.log(aim.tolerance) + _FAR
+            self._note_supporters(
+                chart, seconds, np.zeros(1, np.int64), np.where(far, _ALWAYS, 0.0)[:, None]
+            )
+        tails = self._tails(stage, seconds, at)
+        board.add_seconds(charts, hours * counts / counts.sum(), said, tails, second)
+
+    def _bands(self, stage: Stage, there: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Returns the ends of the bands of the P slices in some channels, over usual, (P, C) each.
+
+        Of scales, ln of the variance: the tolerances, from calibrated where usual is better. Of
+        what has no scale, both ends alike; what would be right is always within.
+        """
+        usual, settings = self.usual[stage], self.family.settings
+        high, low = (
+            aim.direction.sign * 2 * math.log(aim.tolerance) + np.log(usual.anchor(aim.direction))
+            for aim in self.family.aims[stage]
+        )
+        ends = [np.repeat(one[:, None], there.size, axis=1) for one in (low, high)]
+        right = -usual.mean[:, there]
+        for first, tolerance in (
+            (BIASES, settings.bias_tolerance),
+            (CORRELATIONS, _CORRELATION_TOLERANCE),
+        ):
+            ours = (there >= first) & (there < first + MOST_NAMED)
+            ends[0][:, ours] = np.minimum(-tolerance, right[:, ours])
+            ends[1][:, ours] = np.maximum(tolerance, right[:, ours])
+        return ends[0], ends[1]
+
+    def _tails(self, stage: Stage, seconds: Records, at: IntArray) -> FloatArray:
+        """Returns ln L of the bets on tails of the P slices, (P, 4).
+
+        at  (m,) the slice of each second, of the P
+        """
+        asked, usual = np.flatnonzero(seconds["trial"][:, stage]), self.usual[stage]
+        outside, slices = seconds["outside"][asked, stage], at[asked]
+        ratios = tail_log_ratios(
+            outside, seconds["count"][asked], usual.outside[slices], usual.onsets[slices]
+        )
+        found = summed(ratios, slices, self.board.slices)
+        chart = CHARTS_OF[stage].start
+        here = seconds.take(asked[outside > 0])
+        self.family.supporters[chart].add(
+            here["slice"] * _SUPPORTED + COLUMNS, here["key"], here["second"]
+        )
+        return found
+
+    def _note_supporters(
+        self, chart: int, seconds: Records, columns: IntArray, said: FloatArray
+    ) -> None:
+        """Notes which tracks speak for a chart, by column.
+
+        said  (m, columns) in nats
+        """
+        which, column = np.nonzero(said > _SPEAKS)
+        here = seconds.take(which)
+        self.family.supporters[chart].add(
+            here["slice"] * _SUPPORTED + columns[column], here["key"], here["second"]
+        )
 
     def _common_before(self, stage: Stage, chosen: IntArray) -> FloatArray:
-        """Sums the common levels of earlier seconds by track, this chunk's included; (m,)."""
+        """Sums the common levels of earlier seconds by track, this chunk's included; (m, C)."""
         found: FloatArray = self.seconds["common_total"][chosen, stage]
         if chosen.size == self.seconds.size:
             # All seconds of the chunk end now, as in every portion of the watch: none came before.
@@ -312,7 +456,9 @@ class Chunk:
         # A key after a pause is another track.
         tracks = cluster_id((self.seconds["key"], self.seconds["first"]))
         lives = np.unique(tracks, return_inverse=True)[1]
-        return found + np.bincount(lives, self.seconds["common"][:, stage])[lives[chosen]]
+        common = self.seconds["common"][:, stage] * self.seconds["count"][:, None]
+        sums = summed(common, lives, int(lives.max()) + 1)
+        return found + sums[lives[chosen]]
 
     # ---- alarms
 
@@ -361,6 +507,16 @@ class Chunk:
         chart, detector = np.unravel_index(int(parts.argmax()), parts.shape)
         return int(chart), int(detector)
 
+    def _column(self, slice: int, chart: int, detector: Detector) -> int:
+        """Finds the column of seconds of tracks that speaks most for a detector of a slice."""
+        if detector is Detector.TAIL:
+            return COLUMNS
+        if detector in (Detector.ABSOLUTE, Detector.RELATIVE):
+            return JOINT
+        bets = np.concatenate([np.arange(ALL_BETS)[place] for place in PLACES[detector]])
+        most = bets[self.family.evidence.sums[slice, chart, bets].argmax()]
+        return int(most - OF_TRACKS.start) // len(FACTORS)
+
     def _held_back(self, slice: int, severity: int) -> bool:
         """Tells whether too few tracks say so, and cuts the evidence to half the threshold then.
 
@@ -372,12 +528,14 @@ class Chunk:
             self.family.evidence,
             self.family.settings.fewest_tracks,
         )
-        chart, _ = self._leading(slice, severity)
+        chart, detector = self._leading(slice, severity)
         levels = family.slices[slice].reference(CHARTS[chart].stage).levels
         # Who says so is known of seconds of tracks alone.
         tracked = levels is not None and not family.usual.frame_size[slice]
         since = int(evidence.since[slice, chart]) // BLOCK_NS
-        enough = fewest <= 1 or family.supporters[chart].count(slice, since) >= fewest
+        column = self._column(slice, chart, DETECTORS[detector])
+        speak = family.supporters[chart].count(slice * _SUPPORTED + column, since)
+        enough = fewest <= 1 or speak >= fewest
         if enough or not tracked:
             return False
         gathered = by_severity(evidence.by_chart(evidence.weights))[slice, severity]
@@ -417,16 +575,17 @@ class Chunk:
         chart = CHARTS[number]
         scale = scale_of(evidence.run[slice, number], family.usual.worth(slice, chart.stage))
         of_classes = is_of_classes(family.slices[slice].name)
+        cause = Cause(Quantity.CONFIDENCE) if of_classes else cause_of(evidence, slice, number)
         return Alarm(
             slice=name,
             severity=SEVERITIES[severity],
             stage=chart.stage,
             detector=Detector.CONFIDENCE if of_classes else DETECTORS[detector],
             direction=chart.direction,
-            dimension="",
-            quantity=Quantity.CONFIDENCE if of_classes else Quantity.SCALE,
-            size=1 - scale.estimate**2 if of_classes else scale.estimate,
-            unit="",
+            dimension=cause.names(family.dimensions[slice]),
+            quantity=cause.quantity,
+            size=cause.size(evidence.run[slice, number], scale),
+            unit=cause.unit(family.dimensions[slice]),
             evidence=gathered,
             threshold=float(family.thresholds[severity]),
             event_ns=int(stretch.stamp_ns[-1]),

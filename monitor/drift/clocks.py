@@ -22,6 +22,9 @@ from monitor.frames.space import BoolArray, IntArray
 
 T = TypeVar("T")
 
+# A source that is set back by more begins anew: a drive played again, or after one wild stamp.
+SET_BACK_NS = 10 * BLOCK_NS
+
 
 class _Held(NamedTuple, Generic[T]):
     """An item that is held, and the rows that it counts for.
@@ -45,8 +48,8 @@ class ReorderBuffer(Generic[T]):
     come behind, so that sources need not wait for each other, and one that keeps its order waits
     for nothing. Per source, items that come less far behind the newest than one has before are
     given out by stamp, whatever order they came in; only what is alike stays as it came. One that
-    comes too late goes out at once. Stamps must be believable: one far ahead makes all that follow
-    late, until `begin_anew`.
+    comes too late goes out at once, or is refused. A source that is set back farther than by any
+    disorder begins anew.
 
     disorder_ns  what is farther behind the newest of its source is not waited for
     rows         held now
@@ -61,24 +64,47 @@ class ReorderBuffer(Generic[T]):
     _out: list[T] = field(default_factory=list)
     _arrived: int = 0
 
+    def go_on(self, given_ns: Mapping[int, int]) -> None:
+        """Begins behind the stamps that the last run has given out, by source."""
+        self._given, self._newest = dict(given_ns), dict(given_ns)
+
     def put(
-        self, stamp_ns: int, source: int, item: T, *, rows: int = 1, now_ns: int | None = None
-    ) -> None:
-        """Takes in an item; `ready` gives out what need not wait any longer."""
-        newest = self._newest.get(source)
-        if newest is None or stamp_ns > newest:
-            self._newest[source] = stamp_ns
-        elif newest - stamp_ns > self._seen.get(source, 0):
-            self._seen[source] = min(newest - stamp_ns, self.disorder_ns)
-        given = self._given.get(source)
-        if given is not None and stamp_ns < given:
-            self._out.append(item)
-            return
+        self,
+        stamp_ns: int,
+        source: int,
+        item: T,
+        *,
+        rows: int = 1,
+        now_ns: int | None = None,
+        refuse_late: bool = False,
+    ) -> bool:
+        """Takes in an item; `ready` gives out what need not wait any longer.
+
+        refuse_late  do not take it if it is behind what was given out of its source
+        returns      whether it was taken
+        """
+        late_ns = max(0, self._given.get(source, stamp_ns) - stamp_ns)
+        if late_ns > max(SET_BACK_NS, self.disorder_ns) and not refuse_late:
+            self._end(source)
+            late_ns = 0
+        newest = self._newest.setdefault(source, stamp_ns)
+        behind_ns = newest - stamp_ns
+        if late_ns and refuse_late and behind_ns > self.disorder_ns:
+            # To wait for the like of it would be no use.
+            return False
+        self._newest[source] = max(newest, stamp_ns)
+        if behind_ns > self._seen.get(source, 0):
+            self._seen[source] = min(behind_ns, self.disorder_ns)
+        if late_ns:
+            if not refuse_late:
+                self._out.append(item)
+            return not refuse_late
         at_ns = math.inf if now_ns is None else now_ns
         held = _Held(stamp_ns, self._arrived, at_ns, rows, item)
         self._arrived += 1
         heapq.heappush(self._held.setdefault(source, []), held)
         self.rows += rows
+        return True
 
     def ready(self, now_ns: int | None = None) -> list[T]:
         """Gives out, each once, the items that none can overtake any more.
@@ -100,11 +126,16 @@ class ReorderBuffer(Generic[T]):
 
     def begin_anew(self) -> None:
         """Forgets all sources, whose time began anew; what is held of them is given out next."""
-        for source in self._newest:
-            while source in self._held:
-                self._out.append(self._pop(source))
-        for known in (self._newest, self._given, self._seen):
-            known.clear()
+        for source in list(self._newest):
+            self._end(source)
+        self._seen.clear()
+
+    def _end(self, source: int) -> None:
+        """Forgets the time of a source; what is held of it is given out next."""
+        while source in self._held:
+            self._out.append(self._pop(source))
+        for known in (self._newest, self._given):
+            known.pop(source, None)
 
     def _pop(self, source: int) -> T:
         held = heapq.heappop(self._held[source])
@@ -131,9 +162,6 @@ _OF_CLASSES = 0.1
 
 # Frames after which a source is forgotten.
 _GONE = 4096
-
-# A source that is set back by more begins anew: a drive played again, or after one wild stamp.
-SET_BACK_NS = 10 * BLOCK_NS
 
 # A source is over when, since it was last heard of, all of them moved on by this on average.
 # Long, because labels of one source may come in batches of minutes while others wait.
@@ -218,6 +246,8 @@ class Arrivals:
 
     number   (F,) counts all frames that ever came
     time_ns  (F,) time of their source by then: its latest stamp
+    step_ns  (F,) by which it moved the time of its source; 0 where it did not, or is the first
+    heard_ns (F,) time of the source with labels: Σ of its steps, each no longer than counts
     life     (F,) of their source; another one where it begins anew, unique over sources
     turn     (F,) the second of their source by then; unique over sources, lives and seconds
     ended    by turn that is over since the frames before, or came and went among these: the
@@ -226,6 +256,8 @@ class Arrivals:
 
     number: IntArray
     time_ns: IntArray
+    step_ns: IntArray
+    heard_ns: IntArray
     life: IntArray
     turn: IntArray
     ended: dict[int, int]
@@ -233,11 +265,17 @@ class Arrivals:
 
 @dataclass(slots=True)
 class _Source:
-    """One source; elapsed: of all sources when it was last heard of."""
+    """One source.
+
+    began_ns  time when the present second of it began to be heard of, in time with labels
+    elapsed   of all sources when it was last heard of
+    """
 
     time_ns: int
     life: int
     turn: int
+    heard_ns: int = 0
+    began_ns: int = 0
     elapsed: int = 0
 
 
@@ -245,10 +283,12 @@ class _Source:
 class SourceTimes:
     """Times of all sources that may go on.
 
-    most  sources at a time; those that were not heard of for longest are over
+    most             sources at a time; those that were not heard of for longest are over
+    longest_step_ns  of time with labels between two frames of a source
     """
 
     most: int
+    longest_step_ns: int = BLOCK_NS
     _frames: int = 0
     _lives: int = 0
     _turns: int = 0
@@ -278,17 +318,21 @@ class SourceTimes:
         ended: dict[int, int] = {}
         rows = []
         for frame, (name, stamp) in enumerate(zip(source.tolist(), stamp_ns.tolist(), strict=True)):
-            at, over = self._moved(name, stamp)
+            at, step, over = self._moved(name, stamp)
             ended |= dict.fromkeys(over, frame)
-            rows.append((at.time_ns, at.life, at.turn))
+            rows.append((at.time_ns, step, at.heard_ns, at.life, at.turn))
         number = self._frames + np.arange(len(rows), dtype=np.int64)
         self._frames += len(rows)
-        times, lives, turns = np.array(rows, np.int64).reshape(-1, 3).T.copy()
-        return Arrivals(number, times, lives, turns, ended)
+        times, steps, heard, lives, turns = np.array(rows, np.int64).reshape(-1, 5).T.copy()
+        return Arrivals(number, times, steps, heard, lives, turns, ended)
 
-    def _moved(self, name: int, stamp: int) -> tuple[_Source, list[int]]:
-        """Moves the time of a source to a stamp; returns it, and the turns that are over by it."""
+    def _moved(self, name: int, stamp: int) -> tuple[_Source, int, list[int]]:
+        """Moves the time of a source to a stamp.
+
+        returns  the source; by how much its time moved, in ns; and the turns that are over by it
+        """
         ended: list[int] = []
+        step = 0
         at = self._sources.pop(name, None)
         if at is not None and stamp < at.time_ns - SET_BACK_NS:
             ended.append(at.turn)
@@ -298,18 +342,21 @@ class SourceTimes:
             self._turns += 1
             at = _Source(stamp, self._lives, self._turns)
         elif stamp > at.time_ns:
+            step = stamp - at.time_ns
             # A wild stamp must not make the others look silent.
-            self._elapsed += min(stamp - at.time_ns, BLOCK_NS)
+            self._elapsed += min(step, BLOCK_NS)
+            at.heard_ns += min(step, self.longest_step_ns)
             if stamp // BLOCK_NS != at.time_ns // BLOCK_NS:
                 ended.append(at.turn)
                 self._turns += 1
                 at.turn = self._turns
+                at.began_ns = at.heard_ns
             at.time_ns = stamp
         at.elapsed = self._elapsed
         self._sources[name] = at
         while self._longest_silent():
             ended.append(self._sources.pop(next(iter(self._sources))).turn)
-        return at, ended
+        return at, step, ended
 
     def _longest_silent(self) -> bool:
         """Tells whether the source that was not heard of for longest is over."""
@@ -317,11 +364,17 @@ class SourceTimes:
         silent = self._elapsed - longest.elapsed > SILENT_NS * len(self._sources)
         return silent or len(self._sources) > self.most
 
-    def now(self, life: IntArray) -> tuple[IntArray, BoolArray]:
-        """Returns the time of the source of each life (n,), and whether it goes on; 0 where not."""
-        goes_on = sorted((at.life, at.time_ns) for at in self._sources.values())
+    def now(self, life: IntArray) -> tuple[IntArray, IntArray, BoolArray]:
+        """Tells of the source of each life (n,) when its present second began.
+
+        returns  (n,) each: in event time, in time with labels; whether it goes on, 0 where not
+        """
+        goes_on = sorted(
+            (at.life, at.time_ns // BLOCK_NS * BLOCK_NS, at.began_ns)
+            for at in self._sources.values()
+        )
         # A last entry that is no life, so that every search ends at an entry.
-        lives, times = np.array([*goes_on, (np.iinfo(np.int64).max, 0)], np.int64).T
+        lives, times, heard = np.array([*goes_on, (np.iinfo(np.int64).max, 0, 0)], np.int64).T
         place = np.searchsorted(lives, life)
         there: BoolArray = lives[place] == life
-        return np.where(there, times[place], 0), there
+        return np.where(there, times[place], 0), np.where(there, heard[place], 0), there

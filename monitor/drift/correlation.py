@@ -10,6 +10,7 @@ array moves them field by field, ten times slower.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -50,6 +51,17 @@ def replaced(table: Records, place: IntArray, records: Records) -> Records:
 def put(table: Records, place: IntArray, records: Records) -> None:
     """Lays records (n,) into a table at places (n,)."""
     _plain(table)[place] = _plain(records)
+
+
+def summed(values: FloatArray, place: IntArray, size: int) -> FloatArray:
+    """Adds values (n, …) up by place (n,), (size, …): np.add.at, many times faster."""
+    found = np.zeros((size, *values.shape[1:]))
+    if place.size:
+        order = np.argsort(place, kind="stable")
+        at = place[order]
+        start = np.flatnonzero(np.append(True, at[1:] != at[:-1]))
+        found[at[start]] = np.add.reduceat(values[order], start)
+    return found
 
 
 def copied(table: Records) -> Records:
@@ -95,7 +107,8 @@ OPEN_TRACK = np.dtype(
     [
         ("key", np.uint64),
         ("arrived", np.int64),  # number of its last row, of all rows that were of any track
-        ("last", np.float64),  # x of that row
+        ("stamp", np.int64),  # event time of that row, in ns
+        ("last", np.float64),  # x of it
         ("parts", np.float64, (PARTS,)),  # its sums
     ]
 )
@@ -109,6 +122,7 @@ _GOING_ON = ArrayForm(
     (None,),
     fields=(
         ("arrived", 0, LARGEST_COUNT),
+        ("stamp", -(2**63), 2**63 - 1),
         ("last", 0.0, LARGEST_NUMBER),
         ("parts", 0.0, LARGEST_NUMBER),
     ),
@@ -133,14 +147,20 @@ def worth(correlation: float, design_effect: float) -> float:
     return float(min(1.0, max(LEAST, min((1 - r) / (1 + r), 1 / max(design_effect, 1.0)))))
 
 
+# s; labels of a track that far apart are looked at for themselves: all of them, and the first of
+# each fifth of a second, of each half … So one reference tells what labels at any rate are worth.
+SPACINGS = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)
+
+
 @dataclass(slots=True)
 class TrackSums:
-    """Sums that tell how alike the errors of a track are.
+    """Sums that tell how alike the errors of a track are, of labels at one spacing.
 
     All is read off the sums of tracks and the products of these, so that tracks need not be kept.
 
     tracks    that were seen
     rows      that were of any
+    apart     Σ of the seconds between successive rows
     totals    (PARTS,) Σ over tracks of their sums v
     products  (PARTS, PARTS) Σ v vᵀ
     going_on  tracks that may go on, over a restart too: one that counted as two would make the
@@ -149,6 +169,7 @@ class TrackSums:
 
     tracks: Count = 0
     rows: Count = 0
+    apart: Sum = 0.0
     totals: Annotated[FloatArray, _TOTALS] = field(default_factory=_TOTALS.none)
     products: Annotated[FloatArray, _PRODUCTS] = field(default_factory=_PRODUCTS.none)
     going_on: Annotated[Records, _GOING_ON] = field(default_factory=_GOING_ON.none)
@@ -162,29 +183,43 @@ class TrackSums:
         if not self.going_on.size <= self.tracks <= self.rows:
             raise ValueError("'tracks' must be at least those that go on, and at most 'rows'")
 
-    def add(self, x: FloatArray, track: ClusterArray) -> None:
-        """Adds n rows in the order of time; those of no track (ALONE) say nothing."""
+    def add(
+        self, x: FloatArray, track: ClusterArray, stamp_ns: IntArray, spacing: float = 0.0
+    ) -> None:
+        """Adds n rows in the order of time; those of no track (ALONE) say nothing.
+
+        stamp_ns  (n,) event time
+        spacing   s; of the rows of a track within one such span of time, the first alone counts
+        """
         tracked = np.flatnonzero(track != ALONE)
         if tracked.size == 0:
             return
         by_id = np.argsort(track[tracked], kind="stable")
+        if spacing:
+            span = stamp_ns[tracked[by_id]] // round(spacing * 1e9)
+            by_id = by_id[self._first_of_span(track[tracked[by_id]], span, spacing)]
+            if by_id.size == 0:
+                return
         order = tracked[by_id]
-        ids, now = track[order], x[order]
+        ids, now, time = track[order], x[order], stamp_ns[order]
         first = np.append(True, ids[1:] != ids[:-1])
         start = np.flatnonzero(first)
         end = np.append(start[1:], ids.size) - 1
 
         seen = np.zeros(start.size, OPEN_TRACK)
-        seen["key"], seen["arrived"], seen["last"] = ids[start], self.rows + by_id[end], now[end]
+        seen["key"], seen["last"], seen["stamp"] = ids[start], now[end], time[end]
+        seen["arrived"] = self.rows + by_id[end]
         place, there = found(self.going_on, seen["key"])
         old = np.zeros((start.size, PARTS))
         old[there] = self.going_on["parts"][place[there]]
 
-        before = np.append(0.0, now[:-1])
+        before, earlier = np.append(0.0, now[:-1]), np.append(0, time[:-1])
         before[start[there]] = self.going_on["last"][place[there]]
+        earlier[start[there]] = self.going_on["stamp"][place[there]]
         paired = ~first
         paired[start[there]] = True
         before[~paired] = 0.0
+        self.apart += float(np.maximum(time - earlier, 0)[paired].sum() * 1e-9)
         rows = np.empty((ids.size, PARTS))
         rows[:, _N], rows[:, _X], rows[:, _XX] = 1.0, now, now * now
         rows[:, _PAIRS], rows[:, _FIRST], rows[:, _SECOND] = paired, before, now * paired
@@ -198,6 +233,21 @@ class TrackSums:
         self.rows += ids.size
         known = replaced(self.going_on, place[there], seen)
         self.going_on = known.compress(~longest_unseen(known["arrived"], known.size - OPEN))
+
+    def _first_of_span(self, ids: ClusterArray, span: IntArray, spacing: float) -> BoolArray:
+        """Tells of rows by track and time, (n,), which are the first of their track in a span."""
+        new = np.append(True, (ids[1:] != ids[:-1]) | (span[1:] != span[:-1]))
+        start = np.flatnonzero(np.append(True, ids[1:] != ids[:-1]))
+        place, there = found(self.going_on, ids[start])
+        latest = self.going_on["stamp"][place[there]] // round(spacing * 1e9)
+        new[start[there]] = latest != span[start[there]]
+        return new
+
+    @property
+    def spacing(self) -> float:
+        """Returns the mean time between successive rows of a track, in s; NaN without any."""
+        pairs = float(self.totals[_PAIRS])
+        return self.apart / pairs if pairs else math.nan
 
     def tempering(self) -> float | None:
         """Estimates γ of a detection of a track; None where too few tracks or no pairs are known.
@@ -240,6 +290,29 @@ class TrackSums:
         centred[[_X, _N]] = 1.0, -m
         effect = float(centred @ both @ centred) / spread * total[_PAIRS] / n
         return worth(r + error, effect)
+
+
+def tempering_by_spacing(sums: Sequence[TrackSums]) -> tuple[FloatArray, FloatArray] | None:
+    """Estimates γ of a detection by the time since the one before it of its track.
+
+    sums     at SPACINGS
+    returns  seconds, ascending, and γ of each, which never falls: errors farther apart are no more
+             alike; both (len(SPACINGS),), the last that is known repeated. None where none is
+    """
+    spacing: list[float] = []
+    gamma: list[float] = []
+    for one in sums:
+        found = one.tempering()
+        longer = one.spacing > (spacing[-1] if spacing else 0.0)
+        if found is not None and longer:
+            spacing.append(one.spacing)
+            gamma.append(max(found, gamma[-1] if gamma else LEAST))
+        elif not spacing:
+            return None
+        else:
+            spacing.append(spacing[-1])
+            gamma.append(gamma[-1])
+    return np.array(spacing), np.array(gamma)
 
 
 @dataclass(slots=True)

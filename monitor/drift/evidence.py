@@ -6,40 +6,15 @@ hour is given out once: E[hours until M reaches T] ≥ T, whatever slices have i
 rate of labels (Shin, Ramdas & Rinaldo, arXiv 2203.03532, with hours for observations). So M is in
 hours, and T is the time between two false alarms. Which bets on detections there are is said in
 bets.py, what comes of evidence in chunk.py.
-
-A second t of track i has y = m0 + c_t + a_i + w, a_i ~ N(0, τ²), w ~ N(0, ω²). The common level
-c_t is shared by all tracks of a slice: weather, or the pose of the vehicle. Nothing is wrong for
-as long as it stays within the band, however it moves there; drift is a level beyond an end of it.
-
-So the null is not one level but all paths within the band. They are weighed as a hidden Markov
-chain: STATES levels from the lower to the upper end, whose probabilities are updated with every
-second (the forward algorithm). With p(y | c) the normal density of a second's levels at common
-level c, given the earlier seconds of their tracks, a bet on level b beyond the band is
-
-    L = p(y | b) / Σ_c P(c | the past) p(y | c).
-
-The mean of L is at most 1, averaged over the paths of the chain. On any one path within the band a
-bet wins at most ln 1/P(the path): up to 10 nats for a jump to an end of the band, a quarter of a
-nat for a second without a move. A bet on b loses on every level within the band.
-
-Given n earlier seconds of a track with mean ȳ, of which the chain explains c̄ by the common level,
-r = y − m0 − h(ȳ − m0 − c̄) is N(c_t, v): h = nτ²/(ω² + nτ²), v = ω² + τ²ω²/(ω² + nτ²). If the level
-has been at b for j of the n seconds, the chain took them for the end e of the band, and r has
-mean e + (b − e) f, f = 1 − jτ²/(ω² + nτ²). The change is taken to be where the evidence of the
-chart began to rise; how b and j are chosen decides only how fast drift is found.
-
-This holds if blocks are normal and tracks independent but for the common level. That is a model:
-it is learned from a reference, r is cut, and what it promises on correlated and heavy-tailed
-errors was simulated, not proved.
-
-Source of the forward algorithm: Rabiner 1989, equations 19 and 20.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cache
 from typing import Annotated
 
 import numpy as np
@@ -48,140 +23,34 @@ from monitor.drift.bets import (
     ABSOLUTE,
     BETS,
     CHARTS,
-    RELATIVE,
+    DETECTORS,
+    ONLY_OVER,
     SCALE,
     SEVERITIES,
+    Detector,
     Direction,
     Severity,
 )
-from monitor.drift.reference import Origin, Reference, UsualArrays
+from monitor.drift.channels import (
+    BIASES,
+    CHANNELS,
+    CORRELATIONS,
+    MOST_NAMED,
+    SCALES,
+    channels,
+)
+from monitor.drift.channels import SHIPPED as BY_SHIPPED
+from monitor.drift.levels import FACTORS, STATES
+from monitor.drift.reference import Origin, Reference, is_thin
 from monitor.frames.marks import LARGEST_COUNT, ArrayForm, MaybeNan
-from monitor.frames.space import BoolArray, Columns, FloatArray, IntArray
-
-# Bets on levels beyond the band: factors on the variance.
-FACTORS = (1.25, 1.75, 2.5, 5.0)
-_BEYOND = np.log(np.array(FACTORS))
-
-# Common levels within the band, evenly from end to end: at the default tolerance a factor of 1.19
-# on the variance apart.
-STATES = 9
-
-# From one second to the next the common level jumps, or moves to the next state, up or down; else
-# it stays. By simulation of steps, ramps, waves and OU processes, and by delays on real drives.
-_JUMPS, _MOVES = 0.02, 0.1
-
-# Where it jumps to, and is at first: near the middle of the band, whose ends are three deviations
-# off.
-_USUAL = np.exp(-0.5 * (3.0 * np.linspace(-1.0, 1.0, STATES)) ** 2)
-_USUAL /= _USUAL.sum()
-
-# A second lies no farther than that outside the band: e⁴ in the variance.
-_CLIP = 4.0
-
-# Nor does it win more for any bet, in nats: one odd object must not outweigh all others.
-_MOST_LOG_ODDS = 4.0
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Residuals:
-    """Levels less what the past of their tracks explains, all (m,).
-
-    r         cut; N(c_t, v) at common level c_t
-    v
-    learning  τ²/(ω² + nτ²): by how much each second since a change dulls r
-    """
-
-    r: FloatArray
-    v: FloatArray
-    learning: FloatArray
-
-
-def residuals(
-    level: FloatArray,
-    count: IntArray,
-    before: IntArray,
-    mean: FloatArray,
-    mean_common: FloatArray,
-    usual: UsualArrays,
-    low: FloatArray,
-    high: FloatArray,
-) -> Residuals:
-    """Subtracts from the levels y of m blocks what the past of their tracks explains; all (m,).
-
-    count            detections of the block
-    mean             ȳ of n = `before` earlier blocks of the track
-    mean_common      c̄, mean common level of those blocks
-    usual            m0, τ² and ω² of the slice of each, of seconds of `length` detections
-    low, high        ends of the band, in ln of the variance over usual
-    """
-    within, between = usual.within, usual.between
-    known = within + before * between
-    # A second of fewer detections tells less; at worst as if they were independent.
-    v = within * np.maximum(1.0, usual.length / count) + between * within / known
-    learning = between / known
-    own = before * learning * (mean - usual.mean - mean_common)
-    return Residuals(np.clip(level - usual.mean - own, low - _CLIP, high + _CLIP), v, learning)
-
-
-def common_level(
-    chain: FloatArray,
-    found: Residuals,
-    at: IntArray,
-    low: FloatArray,
-    high: FloatArray,
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Takes the seconds of m tracks into the chains of P slices; a slice without any stays.
-
-    chain      (P, STATES) probabilities after the second before, from the lower to the upper end
-               of the band; zeros where there was none
-    at         (m,) the slice of each
-    low, high  (P,) ends of the bands, low ≤ 0 ≤ high
-    returns    the chain after the second; its expectation, (P,); and of the lower and the upper
-               end of the band ln p(y | end) less ln Σ_c P(c) p(y | c), (2, P)
-    source     Rabiner 1989, eq. 20
-    """
-    slices = low.size
-    precision = np.bincount(at, 1 / found.v, slices)
-    weighted = np.bincount(at, found.r / found.v, slices)
-    level = low[:, None] + (high - low)[:, None] * np.linspace(0.0, 1.0, STATES)
-    # ln p(y | c), but for what all c have in common.
-    said = level * weighted[:, None] - 0.5 * level * level * precision[:, None]
-    with np.errstate(divide="ignore"):
-        joint = np.log(_moved(chain)) + said
-    largest = joint.max(axis=1, keepdims=True)
-    weight = np.exp(joint - largest)
-    total = weight.sum(axis=1, keepdims=True)
-    evidence = largest[:, 0] + np.log(total[:, 0])
-    after = weight / total
-    there = np.bincount(at, minlength=slices) > 0
-    edges = said[:, [0, -1]].T - evidence
-    return np.where(there[:, None], after, chain), (after * level).sum(axis=1), edges
-
-
-def _moved(chain: FloatArray) -> FloatArray:
-    """Returns P(c | the past) a second later, (P, STATES); as at first where there is no past."""
-    moves = np.zeros_like(chain)
-    moves[:, 1:] += chain[:, :-1]
-    moves[:, :-1] += chain[:, 1:]
-    # Beyond an end there is nowhere to go.
-    moves[:, 0] += chain[:, 0]
-    moves[:, -1] += chain[:, -1]
-    later = (1 - _JUMPS - 2 * _MOVES) * chain + _MOVES * moves + _JUMPS * _USUAL
-    return np.where(chain.any(axis=1, keepdims=True), later, _USUAL)
-
-
-def log_ratios(found: Residuals, sign: int, edge: FloatArray, since: IntArray) -> FloatArray:
-    """Returns ln p(y | b)/p(y | e) of each block for each of FACTORS, (m, 4).
-
-    sign   +1 beyond the upper end, −1 beyond the lower one
-    edge   (m,) e, the end of the band
-    since  (m,) j, blocks of the track since the change
-    """
-    r = sign * (found.r - edge)
-    d = _BEYOND * (1 - since * found.learning)[:, None]
-    said = (d * r[:, None] - 0.5 * d * d) / found.v[:, None]
-    cut: FloatArray = np.minimum(said, _MOST_LOG_ODDS)
-    return cut
+from monitor.frames.space import (
+    MOST_DIMENSIONS,
+    BoolArray,
+    Columns,
+    FloatArray,
+    IntArray,
+    read_only,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,10 +72,10 @@ _TWO_SIDED = 1.96
 def scale_of(run: FloatArray, tempering: float) -> Scale:
     """√(mean x) with its 95 % interval, x = NEES/K cut at 64.
 
-    run        (3,) detections, Σ x, Σ x²
+    run        (SAID,) of which the first are detections, Σ x and Σ x²
     tempering  γ: independent detections that one is worth
     """
-    n, total, square = run.tolist()
+    n, total, square = run[:3].tolist()
     if n < 2:
         return UNKNOWN
     mean = total / n
@@ -230,6 +99,7 @@ class DriftSettings:
                         T, in hours of driving, over all slices together
     page_tolerance, ticket_tolerance
                         on σ; what is off by less is no drift
+    bias_tolerance      on the mean, in σ
     class_tolerance     on the odds that the likeliest class is right
     unit                what counts as one observation
     reference_tracks    that a reference is learned from, at least; after ten times as many
@@ -249,6 +119,7 @@ class DriftSettings:
     hours_between_false_tickets: float = 1000.0
     page_tolerance: float = 2.0**0.5
     ticket_tolerance: float = 2.0**0.5
+    bias_tolerance: float = 1.0
     class_tolerance: float = 2.0
     unit: Unit = Unit.TRACK_SECOND
     reference_tracks: int = 30
@@ -275,12 +146,52 @@ class DriftSettings:
         return self.page_tolerance if severity is Severity.PAGE else self.ticket_tolerance
 
 
-ALL_BETS = BETS + len(FACTORS)
-OF_TRACKS = slice(BETS, ALL_BETS)
+# Columns of bets on seconds of tracks: of each channel that it lies beyond the end of the band that
+# the direction of the chart is about; then of each bias that it lies beyond the other end.
+COLUMNS = CHANNELS + MOST_NAMED
+OTHER_BIASES = slice(CHANNELS, COLUMNS)
 
-# Bets of each detector, side by side.
-_WIDTHS = (ABSOLUTE, RELATIVE, len(FACTORS))
-_STARTS = np.concatenate([[0], np.cumsum(_WIDTHS)[:-1]])
+# Of each column its channel, and whether it is about the other end.
+CHANNEL_OF = np.append(np.arange(CHANNELS), np.arange(BIASES, BIASES + MOST_NAMED))
+IS_OTHER_END = np.arange(COLUMNS) >= CHANNELS
+
+_TAILS = len(FACTORS)
+OF_TAIL = slice(BETS, BETS + _TAILS)
+OF_TRACKS = slice(BETS + _TAILS, BETS + _TAILS + COLUMNS * len(FACTORS))
+ALL_BETS = OF_TRACKS.stop
+
+
+def _columns(first: int, count: int) -> slice:
+    """Places of the bets of some columns among all bets."""
+    begin = OF_TRACKS.start + first * len(FACTORS)
+    return slice(begin, begin + count * len(FACTORS))
+
+
+# Bets of each detector, in the order of Detector.
+PLACES: dict[Detector, tuple[slice, ...]] = {
+    Detector.ABSOLUTE: (slice(0, ABSOLUTE),),
+    Detector.RELATIVE: (slice(ABSOLUTE, BETS),),
+    Detector.TAIL: (OF_TAIL,),
+    Detector.TRACK: (_columns(0, 1),),
+    Detector.SHIPPED: (_columns(BY_SHIPPED, 1),),
+    Detector.DIMENSION: (_columns(SCALES, MOST_NAMED),),
+    Detector.BIAS: (_columns(BIASES, MOST_NAMED), _columns(CHANNELS, MOST_NAMED)),
+    Detector.CORRELATION: (_columns(CORRELATIONS, MOST_NAMED),),
+    Detector.CONFIDENCE: (),
+}
+
+
+def _detector_of() -> IntArray:
+    """Number of the detector of each bet, (ALL_BETS,)."""
+    found = np.zeros(ALL_BETS, np.int64)
+    for number, places in enumerate(PLACES.values()):
+        for place in places:
+            found[place] = number
+    return found
+
+
+_DETECTOR_OF = _detector_of()
+_IS_OF = np.arange(len(DETECTORS)) == _DETECTOR_OF[:, None]
 
 # s of driving that evidence is given while nothing is wrong, and more or less holds: a chart with
 # no more than that has not begun to rise.
@@ -289,33 +200,53 @@ _FRESH_SECONDS = 30.0
 # A bet wins no more at a time than e to this, so that no number overflows.
 _MOST = 50.0
 
+# What is said of the detections of a chart: their number, Σ x and Σ x² with x = NEES/K cut at 64,
+# how many are far outside; and by dimension Σ of error, z, z² and u², the last three cut as well.
+_OF_ALL = 4
+SAID = _OF_ALL + 4 * MOST_NAMED
+SAID_ERROR, SAID_Z, SAID_ZZ, SAID_UU = (
+    slice(_OF_ALL + i * MOST_NAMED, _OF_ALL + (i + 1) * MOST_NAMED) for i in range(4)
+)
+
 # h; what has no share in M is reset by no alarm, and infinity times nothing would be NaN. No R says
 # more, and sums of it stay finite.
 LARGEST_SUM = 1e200
 _SUM = ArrayForm(np.float64, (None, len(CHARTS), ALL_BETS), 0.0, LARGEST_SUM)
-_SHARE = ArrayForm(np.float64, (None, len(CHARTS), len(_WIDTHS)), 0.0, 1.0)
+_SHARE = ArrayForm(np.float64, (None, len(CHARTS), len(DETECTORS)), 0.0, 1.0)
 # Stamps come as they will: any that a frame may have.
 _TIME = ArrayForm(np.int64, (None, len(CHARTS)), -(2**63), 2**63 - 1)
-_RUN = ArrayForm(np.float64, (None, len(CHARTS), 3), 0.0, 1e15)
+_CLEAN = ArrayForm(np.int64, (None, len(CHARTS), COLUMNS), -(2**63), 2**63 - 1)
+_RUN = ArrayForm(np.float64, (None, len(CHARTS), SAID), -1e15, 1e15)
 _NUMBER = ArrayForm(np.int64, (None, len(CHARTS)), 0, LARGEST_COUNT)
+_DEGREES = ArrayForm(np.int64, (None,), 0, MOST_DIMENSIONS)
 _HOURS = ArrayForm(np.float64, (None,), 0.0, 1e12)
 _PEAK = ArrayForm(np.float64, (None, len(SEVERITIES)), 0.0, LARGEST_SUM)
-_CHAIN = ArrayForm(np.float64, (None, 2, STATES), 0.0, 1.0)
+_CHAIN = ArrayForm(np.float64, (None, 2, CHANNELS, STATES), 0.0, 1.0)
 
 
-def _inner_weights() -> FloatArray:
-    """Weighs each bet within its detector, by chart: (4, ALL_BETS)."""
-    weights = np.zeros((len(CHARTS), ALL_BETS))
+@cache
+def _inner_weights(k: int) -> FloatArray:
+    """Weighs each bet within its detector, by chart, for K degrees of freedom: (4, ALL_BETS)."""
+    weights, there = np.zeros((len(CHARTS), ALL_BETS)), np.zeros(COLUMNS, bool)
+    named = channels(k)
+    there[named] = True
+    there[OTHER_BIASES] = there[BIASES : BIASES + MOST_NAMED]
+    bets = np.repeat(there, len(FACTORS))
     for chart, of_chart in zip(CHARTS, weights, strict=True):
-        of_chart[:ABSOLUTE] = 1 / ABSOLUTE
-        # Tails are of errors that are too large.
-        relative = RELATIVE if chart.direction is Direction.OVER else SCALE
-        of_chart[ABSOLUTE : ABSOLUTE + relative] = 1 / relative
-        of_chart[OF_TRACKS] = 1 / len(FACTORS)
-    return weights
+        of_chart[:BETS] = 1.0
+        of_chart[OF_TRACKS] = bets
+        if chart.direction is Direction.OVER:
+            # Tails are of errors that are too large, and so is a mean that is off.
+            of_chart[OF_TAIL] = 1.0
+        else:
+            of_chart[ABSOLUTE + SCALE : BETS] = 0.0
+            for place in PLACES[Detector.BIAS]:
+                of_chart[place] = 0.0
+    total = weights @ _IS_OF
+    weights /= np.maximum(total, 1.0)[:, _DETECTOR_OF]
+    return read_only(weights)
 
 
-_INNER = _inner_weights()
 _SHARES = np.array([chart.share for chart in CHARTS])
 
 # (4, 2) whether a chart is of a severity.
@@ -324,32 +255,76 @@ OF_SEVERITY = np.array(
 )
 
 
-# Shares of the detectors in the evidence of a chart, in the order of Detector; at most 1 in sum. A
-# detector with nothing to bet on has none. While a slice is watched, a share may fall, or rise
-# from 0: else M would be no martingale. A new detector must take its share from these.
-Shares = tuple[float, float, float]
+# Shares of the detectors in the evidence of a chart, by Detector; at most 1 in sum. A detector with
+# nothing to bet on has none. While a slice is watched, a share may fall, or rise from 0: else M
+# would be no martingale. A new detector must take its share from these.
+Shares = Mapping[Detector, float]
 
-# No reference but what is shipped, with levels of tracks and without; a reference, without and with
-# them.
-NO_REFERENCE: Shares = (0.6, 0.0, 0.4)
-ONLY_COVERAGE: Shares = (0.6, 0.0, 0.0)
-WITHOUT_TRACKS: Shares = (0.5, 0.5, 0.0)
-WITH_TRACKS: Shares = (0.3, 0.3, 0.4)
+_NAMED: Shares = {
+    Detector.TAIL: 0.05,
+    Detector.DIMENSION: 0.06,
+    Detector.BIAS: 0.06,
+    Detector.CORRELATION: 0.03,
+}
+
+# No reference but what is shipped, with levels of tracks and without.
+NO_REFERENCE: Shares = {Detector.ABSOLUTE: 0.45, Detector.SHIPPED: 0.35, **_NAMED}
+ONLY_COVERAGE: Shares = {Detector.ABSOLUTE: 0.6}
+
+# A reference, without levels of tracks and with them; and of so few tracks that what was watched
+# without one is watched further on beside it.
+WITHOUT_TRACKS: Shares = {Detector.ABSOLUTE: 0.5, Detector.RELATIVE: 0.5}
+WITH_TRACKS: Shares = {
+    Detector.ABSOLUTE: 0.2,
+    Detector.RELATIVE: 0.2,
+    Detector.TRACK: 0.4,
+    **_NAMED,
+}
+OF_FEW_TRACKS: Shares = {
+    Detector.ABSOLUTE: 0.2,
+    Detector.RELATIVE: 0.1,
+    Detector.TRACK: 0.25,
+    Detector.SHIPPED: 0.25,
+    **_NAMED,
+}
 
 
-def shares_of(reference: Reference, unit: Unit, *, of_change: bool) -> Shares:
-    """Chooses the shares of a chart, by what its reference knows.
+def _of_too_large(shares: Shares) -> Shares:
+    """Returns shares of a chart on errors that are too small: no tail or bias makes them so.
 
-    of_change  a change is asked for, not calibration: coverage's share goes to the others, and with
-               the shipped reference the chart is silent
+    What these have goes to what bets on detections, of change where it is known.
+    """
+    rest = {one: share for one, share in shares.items() if one not in ONLY_OVER}
+    to = Detector.RELATIVE if Detector.RELATIVE in rest else Detector.ABSOLUTE
+    rest[to] += sum(shares.get(one, 0.0) for one in ONLY_OVER)
+    return rest
+
+
+def shares_of(reference: Reference, unit: Unit, direction: Direction, *, of_change: bool) -> Shares:
+    """Chooses the shares of a chart, by what its reference knows and which way it asks.
+
+    of_change  a change is asked for, not calibration: the share of what asks for calibration goes
+               to the others, and with the shipped reference the chart is silent
     """
     of_tracks = unit is Unit.TRACK_SECOND and reference.levels is not None
     if reference.origin is Origin.SHIPPED:
         shares = NO_REFERENCE if of_tracks else ONLY_COVERAGE
-        return (0.0, 0.0, 0.0) if of_change else shares
-    shares = WITH_TRACKS if of_tracks else WITHOUT_TRACKS
-    rest = shares[1] + shares[2]
-    return (0.0, shares[1] / rest, shares[2] / rest) if of_change else shares
+        if of_change:
+            return {}
+    elif not of_tracks:
+        shares = WITHOUT_TRACKS
+    else:
+        shares = OF_FEW_TRACKS if is_thin(reference) else WITH_TRACKS
+    if direction is Direction.UNDER:
+        shares = _of_too_large(shares)
+    if not of_change:
+        return shares
+    rest = {
+        detector: share
+        for detector, share in shares.items()
+        if detector not in (Detector.ABSOLUTE, Detector.SHIPPED)
+    }
+    return {detector: share / sum(rest.values()) for detector, share in rest.items()}
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -361,7 +336,7 @@ class FrameStretch:
     seconds   (F,) of driving that each added
     hours     (F, G) given to each slice
     evidence  (F, G, 4) M of each chart after each frame
-    said      (F, G, 4, 3) by chart: detections, Σ x and Σ x², x = NEES/K
+    said      (F, G, 4, SAID) by chart, what is said of the detections
     driven    s of driving up to the last of them, of all
     """
 
@@ -376,24 +351,27 @@ class FrameStretch:
 
 @dataclass(slots=True)
 class Evidence(Columns):
-    """Sums of all bets on G slices, 1,224 bytes each.
+    """Sums of all bets on G slices, some 12 kB each.
 
+    degrees  (G,) K
     sums     (G, 4, ALL_BETS) R, in hours
-    shares   (G, 4, 3) of each detector, in M
+    shares   (G, 4, 8) of each detector, in M
     since    (G, 4) event time after which it may have begun, in ns: of the last frame that is not
              counted in `run`, or right before the first that came; 0: nothing came yet
-    clean    (G, 4) second from which tracks may have changed
-    run      (G, 4, 3) since then: detections, Σ x and Σ x² of x = NEES/K
+    clean    (G, 4, COLUMNS) second from which tracks may have changed
+    run      (G, 4, SAID) since then, what is said of the detections
     begun    (G, 4) number of the first frame that is counted, of all frames
     fresh    (G,) hours that it was given of late
     peak     (G, 2) largest M since the last acknowledgement, epoch or calm, by severity
-    chain    (G, 2, STATES) probabilities of the common level of tracks, by Stage; 0 at first
+    chain    (G, 2, CHANNELS, STATES) probabilities of the common levels of tracks, by Stage; 0 at
+             first
     """
 
+    degrees: Annotated[IntArray, _DEGREES] = field(default_factory=_DEGREES.none)
     sums: Annotated[FloatArray, _SUM] = field(default_factory=_SUM.none)
     shares: Annotated[FloatArray, _SHARE] = field(default_factory=_SHARE.none)
     since: Annotated[IntArray, _TIME] = field(default_factory=_TIME.none)
-    clean: Annotated[IntArray, _TIME] = field(default_factory=_TIME.none)
+    clean: Annotated[IntArray, _CLEAN] = field(default_factory=_CLEAN.none)
     run: Annotated[FloatArray, _RUN] = field(default_factory=_RUN.none)
     begun: Annotated[IntArray, _NUMBER] = field(default_factory=_NUMBER.none)
     fresh: Annotated[FloatArray, _HOURS] = field(default_factory=_HOURS.none)
@@ -422,12 +400,12 @@ class Evidence(Columns):
 
     # ---- shares
 
-    def set_shares(self, slice: int, charts: slice, shares: Shares) -> None:
-        """Sets the shares of some charts of a slice; a detector that had none begins at nothing."""
-        new = np.array(shares)
-        begins = np.repeat((self.shares[slice, charts] == 0) & (new > 0), _WIDTHS, axis=-1)
-        self.sums[slice, charts][begins] = 0.0
-        self.shares[slice, charts] = new
+    def set_shares(self, slice: int, chart: int, shares: Shares) -> None:
+        """Sets the shares of a chart of a slice; a detector that had none begins at nothing."""
+        new = np.array([shares.get(detector, 0.0) for detector in DETECTORS])
+        begins = ((self.shares[slice, chart] == 0) & (new > 0))[_DETECTOR_OF]
+        self.sums[slice, chart][begins] = 0.0
+        self.shares[slice, chart] = new
 
     def begin_anew(self, slice: int, charts: BoolArray) -> None:
         """Forgets what some charts (4,) of a slice have gathered."""
@@ -441,8 +419,9 @@ class Evidence(Columns):
     @property
     def weights(self) -> FloatArray:
         """Returns w of each bet, (G, 4, ALL_BETS)."""
-        found: FloatArray = np.repeat(self.shares, _WIDTHS, axis=-1)
-        found *= _INNER
+        found: FloatArray = self.shares[:, :, _DETECTOR_OF]
+        for k in np.unique(self.degrees).tolist():
+            found[self.degrees == k] *= _inner_weights(k)
         found *= _SHARES[:, None]
         return found
 
@@ -452,8 +431,9 @@ class Evidence(Columns):
         return found
 
     def by_detector(self) -> FloatArray:
-        """Returns M by chart and detector, (G, 4, 3)."""
-        return np.add.reduceat(self.sums * self.weights, _STARTS, axis=2)
+        """Returns M by chart and detector, (G, 4, 8)."""
+        found: FloatArray = (self.sums * self.weights) @ _IS_OF
+        return found
 
     def add_detections(self, charts: slice, hours: FloatArray, likelihood: FloatArray) -> None:
         """Takes in a frame at one stage.
@@ -491,19 +471,26 @@ class Evidence(Columns):
         self.run += np.einsum("fgcx,fgc->gcx", stretch.said, counts)
         np.maximum(self.peak, by_severity(stretch.evidence).max(axis=0), out=self.peak)
 
-    def add_blocks(
-        self, charts: slice, hours: FloatArray, log_likelihood: FloatArray, second: int
+    def add_seconds(
+        self, charts: slice, hours: FloatArray, said: FloatArray, tails: FloatArray, second: int
     ) -> None:
         """Takes in the seconds of tracks of one source that are over, at one stage.
 
-        hours           (G,) given to each slice
-        log_likelihood  (G, 2, 4)
-        second          that is over
+        hours   (G,) given to each slice
+        said    (G, 2, COLUMNS, 4) ln L of the channels
+        tails   (G, 4) ln L of the bets on tails
+        second  that is over
         """
+        slices, factors = hours.size, len(FACTORS)
         sums = self.sums[:, charts, OF_TRACKS]
-        _bet(sums, hours, bounded_likelihood(log_likelihood))
-        fallen = (sums.mean(axis=2) <= hours[:, None]) & (hours > 0)[:, None]
+        _bet(sums, hours, bounded_likelihood(said.reshape(slices, 2, COLUMNS * factors)))
+        by_column = sums.reshape(slices, 2, COLUMNS, factors).mean(axis=3)
+        fallen = (by_column <= hours[:, None, None]) & (hours > 0)[:, None, None]
         self.clean[:, charts][fallen] = second + 1
+        for chart in range(charts.start, charts.stop):
+            if CHARTS[chart].direction is Direction.OVER:
+                of_tail = self.sums[:, chart : chart + 1, OF_TAIL]
+                _bet(of_tail, hours, bounded_likelihood(tails)[:, None])
 
 
 def _bet(sums: FloatArray, hours: FloatArray, likelihood: FloatArray) -> None:

@@ -10,7 +10,7 @@ not said here.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field, replace
 from typing import Annotated
 
@@ -33,6 +33,7 @@ from monitor.drift.alarms import (
     key_of,
 )
 from monitor.drift.bets import CHARTS, CHARTS_OF, SEVERITIES, Aim, Severity, Stage, of_stage
+from monitor.drift.channels import CHANNELS, SHIPPED, channels
 from monitor.drift.chunk import MOST, MOST_SEEN, Chunk, RecentTracks
 from monitor.drift.clocks import DrivingClock
 from monitor.drift.correlation import Records, Seconds
@@ -48,11 +49,11 @@ from monitor.drift.evidence import (
     shares_of,
 )
 from monitor.drift.reference import Reference
-from monitor.drift.track_seconds import SECOND, TrackSeconds
+from monitor.drift.track_seconds import TrackSeconds
 from monitor.drift.usual import SliceState, Usual, WatchedRows
 from monitor.frames.marks import ArrayForm, Count, Nanoseconds
 from monitor.frames.slices import TOTAL, is_of_classes
-from monitor.frames.space import MOST_SLICES, FloatArray
+from monitor.frames.space import MOST_SLICES, Dimension, FloatArray
 
 # Share of the threshold of an alarm from which a slice reads WARNING.
 _WARNING = 0.1
@@ -69,6 +70,8 @@ class Family:
     """All slices of one sidecar.
 
     slices    by index
+    dimensions
+              of the joint block of each
     evidence  of all of them
     peak      (2,) largest M of all slices together, by severity
     left      slices of the last run that have not come yet, by name and K
@@ -82,6 +85,7 @@ class Family:
     settings: DriftSettings
     given: InitVar[Mapping[str, Mapping[Stage, Reference]] | None] = None
     slices: list[SliceState] = field(default_factory=list)
+    dimensions: list[tuple[Dimension, ...]] = field(default_factory=list)
     peak: FloatArray = field(default_factory=lambda: np.zeros(len(SEVERITIES)))
     evidence: Evidence = field(default_factory=Evidence)
     alarms: Alarms = field(default_factory=Alarms)
@@ -122,17 +126,20 @@ class Family:
 
     # ---- slices and epochs
 
-    def grow(self, name: str, k: int) -> None:
+    def grow(self, name: str, dimensions: Sequence[Dimension]) -> None:
         """Adds the next slice: its index is the number of those before it.
 
         A slice that the last run has left goes on from there.
 
-        k  degrees of freedom of its NEES
+        dimensions  of the joint block, as many as its NEES has degrees of freedom
         """
+        k = len(dimensions)
+        self.dimensions.append(tuple(dimensions))
         slice, one = len(self.slices), self.left.pop((name, k), None) or SliceState.begun(name, k)
         self.evidence.grow(slice + 1)
         self.evidence.put(np.array([slice]), one.evidence)
         one.evidence = Evidence()
+        self.evidence.degrees[slice] = k
         for stage in self.usual.grow(one):
             # It was gathered against another reference.
             self.evidence.begin_anew(slice, of_stage(stage))
@@ -168,8 +175,10 @@ class Family:
     def _set_shares(self, slice: int, stage: Stage) -> None:
         one = self.slices[slice]
         reference, of_change = one.reference(stage), stage is Stage.RAW and one.known
-        shares = shares_of(reference, self.settings.unit, of_change=of_change)
-        self.evidence.set_shares(slice, CHARTS_OF[stage], shares)
+        for chart in range(CHARTS_OF[stage].start, CHARTS_OF[stage].stop):
+            direction = CHARTS[chart].direction
+            shares = shares_of(reference, self.settings.unit, direction, of_change=of_change)
+            self.evidence.set_shares(slice, chart, shares)
 
     def acknowledge(self, slices: Collection[str], actor: str) -> list[AlarmChange]:
         """Ends the alarms of some slices; of all, where none is named."""
@@ -208,10 +217,9 @@ class Family:
 
         k  degrees of freedom of all of them
         """
-        self.usual.see(rows)
-        # Tracks vote on class probabilities as a whole.
-        seconds = self.seconds.take(rows) if rows.votes is None else np.zeros(0, SECOND)
-        chunk = Chunk(self, k, rows, seconds)
+        seconds, apart = self.seconds.take(k, rows)
+        self.usual.see(rows, apart)
+        chunk = Chunk(self, k, rows, apart, seconds)
         chosen = chunk.chosen
         changes: list[AlarmChange] = []
         fed, epochs = [one.fed for one in self.slices], [one.epoch for one in self.slices]
@@ -273,9 +281,13 @@ class Family:
     def _reckon_from(self, slice: int, stage: Stage, before: Reference) -> None:
         """Measures the common level of a slice from its new reference in place of the old one."""
         self.evidence.chain[slice, stage] = 0.0
-        old, new = before.levels, self.slices[slice].reference(stage).levels
+        one = self.slices[slice]
+        old, new = before.levels, one.reference(stage).levels
         if old is not None and new is not None:
-            self.seconds.reckon_from(slice, stage, old.mean - new.mean)
+            shift = np.zeros(CHANNELS)
+            shift[channels(one.k)] = old.mean - new.mean
+            shift[SHIPPED] = 0.0
+            self.seconds.reckon_from(slice, stage, shift)
 
     def _fed(self, one: SliceState) -> float:
         """Returns s of driving with truth of a slice; all driving where votes come now and then."""
@@ -295,14 +307,19 @@ class Family:
 # ---- how all slices stand
 
 
-def family_reading(family: Family, left_out: tuple[tuple[str, int], ...]) -> DriftReading:
+def family_reading(
+    family: Family, left_out: tuple[tuple[str, int], ...], missed: Mapping[int, int]
+) -> DriftReading:
     """Reads how all slices stand, as of now.
 
     left_out  detections with ground truth that were not watched, by why
+    missed    those of the present epochs, by slice
     """
     charts, names = family.evidence.by_chart(family.evidence.weights), family.names
     evidence = by_severity(charts)
-    few = {one.name: one.labelled < _FEWEST for one in family.slices}
+    few = {one.name: _few(one.labelled, missed.get(i, 0)) for i, one in enumerate(family.slices)}
+    watched = sum(one.labelled for one, *_ in family.places)
+    few[TOTAL] = _few(watched, sum(missed.values()))
     total = [float(of_severity.sum()) for of_severity in evidence.T]
     rows = [*zip(names, evidence, family.evidence.peak, strict=True), (TOTAL, total, family.peak)]
     standings = [
@@ -328,6 +345,11 @@ def family_reading(family: Family, left_out: tuple[tuple[str, int], ...]) -> Dri
         driven=family.clock.driven / HOUR,
         left_out=left_out,
     )
+
+
+def _few(watched: int, missed: int) -> bool:
+    """Says that what was watched does not show that all is well."""
+    return watched < max(_FEWEST, missed)
 
 
 def _standing(
@@ -357,12 +379,17 @@ def _stage(family: Family, slice: int, stage: Stage, charts: FloatArray) -> Stag
         slice=family.slices[slice].name,
         stage=stage,
         scale=UNKNOWN if of_classes else scale,
-        effective_ratio=reference.frame_tempering if of_frames else reference.tempering,
+        effective_ratio=reference.frame_tempering if of_frames else _worth(family, slice, stage),
         reference=reference.origin,
         reference_tracks=0 if reference.levels is None else reference.levels.tracks,
         reference_detections=reference.detections,
         unit=unit,
     )
+
+
+def _worth(family: Family, slice: int, stage: Stage) -> float:
+    place = np.array([slice])
+    return float(family.usual.arrays(stage).tempering(place, family.usual.apart[place])[0])
 
 
 def _counted(family: Family, slice: int, reference: Reference) -> Counted:
@@ -380,6 +407,9 @@ MOST_KEPT = 2 * (MOST_SLICES + 1)
 # Alarms that stay, at most; names of slices that are long gone add up.
 MOST_LATCHED = len(SEVERITIES) * MOST_KEPT
 
+# On the mean, in σ.
+BiasTolerance = Annotated[float, Interval(gt=0.0, le=1e9)]
+
 # On σ.
 Tolerance = Annotated[float, Interval(ge=1.0, le=1e9)]
 _PEAK = ArrayForm(np.float64, (len(SEVERITIES),), 0.0, LARGEST_SUM)
@@ -396,7 +426,8 @@ class EvidenceTerms:
     ticket_tolerance: Tolerance
     unit: Unit
     selection: str
-    class_tolerance: Tolerance = 2.0
+    bias_tolerance: BiasTolerance
+    class_tolerance: Tolerance
 
     @classmethod
     def under(cls, settings: DriftSettings, selection: str) -> EvidenceTerms:
@@ -406,6 +437,7 @@ class EvidenceTerms:
             settings.ticket_tolerance,
             settings.unit,
             selection,
+            settings.bias_tolerance,
             settings.class_tolerance,
         )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache
 from typing import Annotated
@@ -20,7 +20,16 @@ from annotated_types import Interval
 from scipy.special import digamma, gammainccinv, gammaincinv, polygamma
 
 from monitor.drift.bets import Direction
-from monitor.drift.correlation import LARGEST_NUMBER, LEAST, Sum
+from monitor.drift.channels import (
+    BIASES,
+    CHANNELS,
+    CORRELATIONS,
+    MOST_NAMED,
+    SCALES,
+    SHIPPED,
+    channels,
+)
+from monitor.drift.correlation import LARGEST_NUMBER, LEAST, SPACINGS, Sum
 from monitor.frames.marks import ArrayForm, Count, SparseCounts
 from monitor.frames.space import (
     MOST_DIMENSIONS,
@@ -57,27 +66,39 @@ class Origin(StrEnum):
     SHIPPED = "shipped"  # from simulation: nothing better is known yet
 
 
-# Below it, and above, evidence would overflow.
-Deviation = Annotated[float, Interval(ge=1e-3, le=1e3)]
+# Of levels; below it, and above, evidence would overflow.
+_DEVIATIONS = ArrayForm(np.float64, (None,), 1e-3, 1e3, listed=True)
+_MEANS = ArrayForm(np.float64, (None,), -1e3, 1e3, listed=True)
+_SPREADS = ArrayForm(np.float64, (None,), 0.0, 1e3, listed=True)
+_SPACINGS = ArrayForm(np.float64, (len(SPACINGS),), 1e-6, 1e6, listed=True)
+_TEMPERINGS = ArrayForm(np.float64, (len(SPACINGS),), LEAST, 1.0, listed=True)
 Tempering = Annotated[float, Interval(ge=LEAST, le=1.0)]
 Degrees = Annotated[int, Interval(ge=1, le=MOST_DIMENSIONS)]
+Share = Annotated[float, Interval(gt=0.0, le=1.0)]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class Levels:
-    """How the mean log NEES of seconds of tracks varies: y = m0 + a_track + w.
+    """How the level of a second of a track varies: y = m0 + a_track + w, in each channel.
 
-    mean      m0
-    between   τ, deviation of a over tracks
-    within    ω, deviation of w over the seconds of a track, of `length` detections each
+    mean      (C,) m0, by channels(k)
+    between   (C,) τ, deviation of a over tracks
+    within    (C,) ω, deviation of w over the seconds of a track, of `length` detections each
+    spread    (C,) S, deviation of what one detection shows about the level of its second
+    length    detections of a second
+    outside   share of detections far outside: see Usual.outside
+    onsets    share of seconds with one, after a second of the track without
     tracks    it is known from, and their seconds
     blocks
     """
 
-    mean: Annotated[float, Interval(ge=-1e3, le=1e3)]
-    between: Deviation
-    within: Deviation
+    mean: Annotated[FloatArray, _MEANS]
+    between: Annotated[FloatArray, _DEVIATIONS]
+    within: Annotated[FloatArray, _DEVIATIONS]
+    spread: Annotated[FloatArray, _SPREADS]
     length: Annotated[float, Interval(ge=1.0, le=LARGEST_NUMBER)]
+    outside: Share
+    onsets: Share
     tracks: Count
     blocks: Count
 
@@ -89,7 +110,9 @@ class Reference:
     quantiles      (KNOTS,) NEES at knot_levels(), ascending, > 0; () where nothing is known
     detections     it is known from
     nees_ratio     mean of NEES/K, of a detection 64 at most
-    tempering      γ of a detection whose track is known: L counts as L^γ
+    spacings       (6,) s from a label of a track to the next, ascending
+    temperings     (6,) γ of a detection that comes so long after the last of its track: L counts
+                   as L^γ
     frame_tempering
                    γ of a frame where no tracks are known
     levels         None where too few tracks are known
@@ -100,27 +123,80 @@ class Reference:
     quantiles: Annotated[FloatArray, ArrayForm(np.float64, (None,), 1e-30, 1e30, listed=True)]
     detections: Count
     nees_ratio: Sum
-    tempering: Tempering
+    spacings: Annotated[FloatArray, _SPACINGS]
+    temperings: Annotated[FloatArray, _TEMPERINGS]
     frame_tempering: Tempering
     levels: Levels | None
 
     def __post_init__(self) -> None:
         if self.quantiles.size not in (0, KNOTS) or (np.diff(self.quantiles) < 0).any():
             raise ValueError(f"'quantiles' must be {KNOTS} numbers that never fall, or none")
+        if (np.diff(self.spacings) < 0).any() or (np.diff(self.temperings) < 0).any():
+            raise ValueError("'spacings' and 'temperings' must never fall")
+        if self.levels is not None:
+            levels, count = self.levels, channels(self.k).size
+            for name in ("mean", "between", "within", "spread"):
+                if getattr(levels, name).size != count:
+                    raise ValueError(f"'levels.{name}' must have {count} numbers for 'k' {self.k}")
+
+    @property
+    def tempering(self) -> float:
+        """Returns γ at the rate of labels that it was learned at."""
+        return float(self.temperings[0])
 
     def is_same(self, other: Reference) -> bool:
         """Tells whether another one says the same, to the last bit."""
-        pairs = [(getattr(self, one), getattr(other, one)) for one in self.__dataclass_fields__]
-        return all(np.array_equal(mine, theirs) for mine, theirs in pairs)
+        return _same(self, other)
+
+
+def _same(one: object, other: object) -> bool:
+    """Compares two values field by field."""
+    if type(one) is not type(other):
+        return False
+    names = getattr(one, "__dataclass_fields__", None)
+    if names is None:
+        return bool(np.array_equal(one, other))  # type: ignore[arg-type]
+    return all(_same(getattr(one, name), getattr(other, name)) for name in names)
 
 
 @cache
 def calibrated_level(k: int) -> float:
-    """Mean ln NEES of a calibrated detector of K degrees of freedom.
+    """Returns the mean ln NEES of a calibrated detector of K degrees of freedom.
 
     Of a Gaussian E ln χ²_K = ψ(K/2) + ln 2; heavy tails of the same variance have less.
     """
     return float(digamma(k / 2)) + math.log(2) - 0.15
+
+
+# What is assumed of the levels of each kind of channel: τ, ω and S, of seconds of 10 detections.
+_OF_BIAS = (0.6, 0.7, 0.7)
+_OF_CORRELATION = (0.5, 0.8, 1.2)
+
+
+@cache
+def shipped_levels(k: int) -> Levels:
+    """Returns levels that are on the safe side of simulated tracks: see shipped()."""
+    count = CHANNELS
+    mean, between, within, spread = (np.zeros(count) for _ in range(4))
+    for places, degrees in ((slice(SCALES), k), (slice(SCALES, BIASES), 1)):
+        wide = math.sqrt(max(1.0, float(polygamma(1, degrees / 2) / polygamma(1, 3 / 2))))
+        mean[places] = calibrated_level(degrees)
+        between[places], within[places], spread[places] = 0.6, 0.7 * wide, 0.8 * wide
+    for begin, found in ((BIASES, _OF_BIAS), (CORRELATIONS, _OF_CORRELATION)):
+        places = slice(begin, begin + MOST_NAMED)
+        between[places], within[places], spread[places] = found
+    there = channels(k)
+    return Levels(
+        mean[there],
+        between[there],
+        within[there],
+        spread[there],
+        length=10.0,
+        outside=0.02,
+        onsets=0.08,
+        tracks=0,
+        blocks=0,
+    )
 
 
 @cache
@@ -132,23 +208,23 @@ def shipped(k: int) -> Reference:
     level differs from track to track, ω 0.42 to 0.52, γ 0.16 to 0.5, and m0 lies 0.19 to 0.33 below
     that of a Gaussian. In one and two dimensions ω is larger, as Var ln χ²_K = ψ′(K/2) is.
     """
-    spread = math.sqrt(max(1.0, float(polygamma(1, k / 2) / polygamma(1, 3 / 2))))
     return Reference(
         k=k,
         origin=Origin.SHIPPED,
         quantiles=np.zeros(0),
         detections=0,
         nees_ratio=1.0,
-        tempering=0.15,
+        spacings=np.array([0.1, 0.2, 0.5, 1.0, 2.0, 5.0]),
+        temperings=np.array([0.15, 0.2, 0.3, 0.4, 0.4, 0.4]),
         frame_tempering=0.15,
-        levels=Levels(
-            calibrated_level(k), between=0.6, within=0.7 * spread, length=10.0, tracks=0, blocks=0
-        ),
+        levels=shipped_levels(k),
     )
 
 
 # Of class probabilities: votes of tracks are compared with what is stated, and nothing is learned.
-NOTHING_USUAL = Reference(1, Origin.SHIPPED, np.zeros(0), 0, 1.0, 1.0, 1.0, None)
+NOTHING_USUAL = replace(
+    shipped(1), temperings=np.ones(len(SPACINGS)), frame_tempering=1.0, levels=None
+)
 
 # In ln e: a quantile is off by less than one bin, 0.4 %.
 WIDTH = 1 / 256
@@ -212,70 +288,109 @@ _LEAST_BETWEEN = 0.3**2
 _HALF = 0.5  # tracks are whole
 
 
-_BY_SECONDS = ArrayForm(np.float64, (LONGEST + 1,), -LARGEST_NUMBER, LARGEST_NUMBER)
+_TRACKS = ArrayForm(np.float64, (LONGEST + 1,), 0.0, LARGEST_NUMBER)
+_SUMS = ArrayForm(np.float64, (None,), -LARGEST_NUMBER, LARGEST_NUMBER)
 
 
 @dataclass(slots=True)
 class LevelSums:
-    """Sums of y, the mean ln NEES of a second of a track. Tracks come from their first second on.
+    """Sums of y, the level of a second of a track, in C channels. Tracks come from their first on.
 
-    tracks, means, squares  (LONGEST + 1,) by how many seconds n they have had: Σ 1, Σ ȳ, Σ ȳ²
-    within                  Σ (y − ȳ_track)² over all seconds
-    again                   seconds that were not the first of their track
-    blocks                  seconds
-    rows                    Σ of their detections
+    tracks          (LONGEST + 1,) by how many seconds n they have had: Σ 1
+    means, squares  ((LONGEST + 1) · C,) the same: Σ ȳ, Σ ȳ²
+    within          (C,) Σ (y − ȳ_track)² over all seconds, each weighted by its detections
+    weight          Σ of these weights: Σ (y − ȳ)² is worth so many ω²
+    spread          (C,) Σ (v − y)² over what the detections v of each second show
+    again           seconds that were not the first of their track
+    blocks          seconds
+    rows, rows2     Σ of their detections, and of the squares of these
+    outside         detections that were far outside
+    trials, onsets  seconds after one of the track without any, and those with one
     """
 
-    tracks: Annotated[FloatArray, _BY_SECONDS] = field(default_factory=_BY_SECONDS.none)
-    means: Annotated[FloatArray, _BY_SECONDS] = field(default_factory=_BY_SECONDS.none)
-    squares: Annotated[FloatArray, _BY_SECONDS] = field(default_factory=_BY_SECONDS.none)
-    within: Sum = 0.0
+    channels: Annotated[int, Interval(ge=1, le=CHANNELS)]
+    tracks: Annotated[FloatArray, _TRACKS] = field(default_factory=_TRACKS.none)
+    means: Annotated[FloatArray, _SUMS] = field(default_factory=_SUMS.none)
+    squares: Annotated[FloatArray, _SUMS] = field(default_factory=_SUMS.none)
+    within: Annotated[FloatArray, _SUMS] = field(default_factory=_SUMS.none)
+    spread: Annotated[FloatArray, _SUMS] = field(default_factory=_SUMS.none)
+    weight: Sum = 0.0
     again: Count = 0
     blocks: Count = 0
     rows: Count = 0
+    rows2: Count = 0
+    outside: Count = 0
+    trials: Count = 0
+    onsets: Count = 0
 
     def __post_init__(self) -> None:
+        for name, size in (
+            ("means", (LONGEST + 1) * self.channels),
+            ("squares", (LONGEST + 1) * self.channels),
+            ("within", self.channels),
+            ("spread", self.channels),
+        ):
+            if not getattr(self, name).size:
+                setattr(self, name, np.zeros(size))
+            if getattr(self, name).size != size:
+                raise ValueError(f"'{name}' must have {size} numbers")
         tracks = self.tracks
-        if tracks[0] or (tracks < 0).any() or (tracks % 1).any() or tracks.sum() > self.blocks:
+        if tracks[0] or (tracks % 1).any() or tracks.sum() > self.blocks:
             raise ValueError(f"'tracks' must be numbers of tracks, of {self.blocks} seconds")
-        if not self.again <= self.blocks <= self.rows:
-            raise ValueError("'again' must be at most 'blocks', and that at most 'rows'")
+        if not self.again <= self.blocks <= self.rows <= self.rows2:
+            raise ValueError("'again', 'blocks', 'rows' and 'rows2' must not fall in this order")
+        if not (self.onsets <= self.trials <= self.blocks and self.outside <= self.rows):
+            raise ValueError("'onsets' must be at most 'trials', and that at most 'blocks'")
 
-    def add(self, level: FloatArray, count: IntArray, before: IntArray, mean: FloatArray) -> None:
-        """m seconds; see Blocks: level (m,), count (m,), before (m,), and mean (m,) of before.
+    def add(self, seconds: SecondLevels) -> None:
+        """Adds m seconds.
 
-        source  Welford 1962: Σ (y − ȳ)² grows by n/(n + 1) (y − ȳ)²
+        source  Welford 1962: Σ n (y − ȳ)² grows by nR/(R + n) (y − ȳ)², with n detections after R
         """
-        n = before.astype(np.float64)
-        self.within += float((n / (n + 1) * (level - mean) ** 2).sum())
-        self.again += int(np.count_nonzero(before))
+        level, before, mean = seconds.level, seconds.before, seconds.mean
+        count, rows = seconds.count.astype(np.float64), seconds.rows.astype(np.float64)
+        weight = count * rows / (count + rows)
+        self.within += weight @ (level - mean) ** 2
+        # The variance of ȳ is that of so many seconds.
+        self.weight += float((weight * (1 + seconds.rows2 / np.maximum(rows, 1.0) ** 2)).sum())
+        self.spread += seconds.spread.sum(axis=0)
+        again = before > 0
+        self.again += int(np.count_nonzero(again))
         self.blocks += int(before.size)
-        self.rows += int(count.sum())
+        self.rows += int(seconds.count.sum())
+        self.rows2 += int((seconds.count**2).sum())
+        self.outside += int(seconds.outside.sum())
+        self.trials += int(np.count_nonzero(seconds.trial))
+        self.onsets += int(np.count_nonzero(seconds.trial & (seconds.outside > 0)))
 
         short = before < LONGEST
-        old, now = mean[short], (n * mean + level)[short] / (n[short] + 1)
+        now = (rows[:, None] * mean + count[:, None] * level) / (rows + count)[:, None]
+        old, now = mean[short], now[short]
         grown = before[short]
         had = grown > 0
+        shape = (LONGEST + 1, self.channels)
         for sums, left, joined in (
-            (self.tracks, np.ones(old.size), np.ones(old.size)),
-            (self.means, old, now),
-            (self.squares, old * old, now * now),
+            (self.tracks, np.ones(had.size), np.ones(had.size)),
+            (self.means.reshape(shape), old, now),
+            (self.squares.reshape(shape), old * old, now * now),
         ):
             np.subtract.at(sums, grown[had], left[had])
             np.add.at(sums, grown + 1, joined)
         # Rounding is not kept; nor is a track that was not seen from its first second on.
-        for sums in (self.means, self.squares, self.tracks):
+        for sums in (self.squares.reshape(shape), self.means.reshape(shape), self.tracks):
             sums[self.tracks < _HALF] = 0.0
 
     def levels(self, shortest: int) -> Levels | None:
-        """m0, τ and ω, as they are estimated.
+        """m0, τ, ω and S, as they are estimated.
 
-        y_ij = m0 + a_i + w_ij with n_i seconds of track i, N of them of T tracks:
-        ω² = Σ (y_ij − ȳ_i)² / (N − T), and with B = Σ n_i (ȳ_i − ȳ)² / (T − 1),
-        n0 = (N − Σ n_i²/N) / (T − 1): τ² = (B − ω²) / n0. m0 is the mean of ȳ_i weighted with
-        1 / (τ² + ω²/n_i). τ is 0.3 at least, and else without a margin: what a reference is off by
-        is for the tolerance. At its edge, with references of thirty tracks, run lengths were
-        simulated to hold; in the middle of the band there is no alarm at all.
+        y_ij = m0 + a_i + w_ij with n_i seconds of track i, N of them of T tracks: with Ω² the mean
+        square of y_ij − ȳ_i, B = Σ n_i (ȳ_i − ȳ)² / (T − 1) and
+        n0 = (N − Σ n_i²/N) / (T − 1): τ² = (B − Ω²) / n0. m0 is the mean of ȳ_i weighted with
+        1 / (τ² + Ω²/n_i). S² is the mean square of what detections show about their second, and ω²
+        is Ω² less what seconds of fewer detections than usual add to it, S² (1/n − 1/length). τ is
+        0.3 at least, and else without a margin: what a reference is off by is for the tolerance.
+        At its edge, with references of thirty tracks, run lengths were simulated to hold; in the
+        middle of the band there is no alarm at all.
 
         shortest  so many tracks, and as many seconds beyond the first of a track, at least
         returns   None where there are fewer
@@ -286,24 +401,59 @@ class LevelSums:
         total = float(number.sum())
         if total < max(2, shortest) or self.again < max(1, shortest):
             return None
+        shape = (LONGEST + 1, self.channels)
+        means, squares = (one.reshape(shape)[there] for one in (self.means, self.squares))
         seconds = float((number * n).sum())
-        mean = float((n * self.means[there]).sum()) / seconds
-        square = float((n * self.squares[there]).sum()) - seconds * mean * mean
-        between = max(0.0, square) / (total - 1)
+        mean = n @ means / seconds
+        square = n @ squares - seconds * mean * mean
+        between = np.maximum(0.0, square) / (total - 1)
         size = (seconds - float((number * n * n).sum()) / seconds) / (total - 1)
-        omega2 = max(self.within / self.again, _LEAST)
-        tau2 = max(0.0, (between - omega2) / size)
+        omega2 = np.maximum(self.within / self.weight, _LEAST)
+        tau2 = np.maximum(0.0, (between - omega2) / size)
 
-        weight = 1 / (tau2 + omega2 / n)
-        mean = float((weight * self.means[there]).sum() / (weight * number).sum())
+        weight = 1 / (tau2 + omega2 / n[:, None])
+        mean = (weight * means).sum(axis=0) / (weight * number[:, None]).sum(axis=0)
+        # As most detections see it.
+        length = self.rows2 / self.rows
+        spread2 = self.spread / max(1, self.rows - self.blocks)
+        fewer = max(0.0, self.again / self.weight - 1 / length)
         return Levels(
             mean=mean,
-            between=math.sqrt(max(tau2, _LEAST_BETWEEN)),
-            within=math.sqrt(omega2),
-            length=self.rows / self.blocks,
+            between=np.sqrt(np.maximum(tau2, _LEAST_BETWEEN)),
+            within=np.sqrt(np.maximum(omega2 - spread2 * fewer, 0.25 * omega2)),
+            spread=np.sqrt(spread2),
+            length=length,
+            outside=(self.outside + 1) / (self.rows + 1),
+            onsets=min(1.0, (self.onsets + 1) / (self.trials + 1)),
             tracks=int(total),
             blocks=self.blocks,
         )
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class SecondLevels:
+    """m seconds of tracks at one stage, in C channels.
+
+    level    (m, C) y
+    spread   (m, C) Σ (v − y)² over what its detections v show
+    count    (m,) detections
+    before   (m,) seconds of the track before it
+    rows     (m,) Σ of their detections
+    rows2    (m,) Σ of the squares
+    mean     (m, C) of their levels, each weighted by its detections; 0 without any
+    outside  (m,) detections that are far outside
+    trial    (m,) whether the second of the track before, if any, had none outside
+    """
+
+    level: FloatArray
+    spread: FloatArray
+    count: IntArray
+    before: IntArray
+    rows: IntArray
+    rows2: IntArray
+    mean: FloatArray
+    outside: IntArray
+    trial: BoolArray
 
 
 # ln of the smallest NEES that is told from 0.
@@ -319,8 +469,6 @@ _LEAST_RATIO = 1e-6
 # NEES/K that differs from 1 by less is that of a calibrated detector.
 _NEARLY = 1.25
 
-_NO_LEVELS = Levels(mean=0.0, between=0.0, within=1.0, length=1.0, tracks=0, blocks=0)
-
 
 @dataclass(frozen=True, eq=False, slots=True)
 class UsualArrays(Columns):
@@ -332,13 +480,19 @@ class UsualArrays(Columns):
     scale        cells to a unit of ln e
     values       (G, CELLS + 1) ln of the quantiles of χ²_K at the edges of the cells
     floor, cap   ln e' is never beyond
-    tempering, frame_tempering
-                 γ
+    spacings, log_temperings
+                 (G, 6) ln of the seconds from a label to the next of a track, and ln γ
+    nearness     (G,) λ: γ = tanh(λ Δ/2) of labels nearer in time than any that it knows
+    frame_tempering
+                 γ of a frame
     ratio        mean NEES/K
     levels       whether seconds of tracks say anything
     calibrated   mean ln NEES of a calibrated detector
-    mean, between, within, length
-                 m0, τ², ω² and the detections of a second
+    mean, between, within, spread
+                 (G, CHANNELS) m0, τ², ω² and S²; of what is shipped in SHIPPED
+    length       (G, CHANNELS) detections of a second
+    outside, onsets
+                 shares of detections outside, and of seconds with one
     """
 
     low: FloatArray
@@ -347,7 +501,9 @@ class UsualArrays(Columns):
     values: FloatArray
     floor: FloatArray
     cap: FloatArray
-    tempering: FloatArray
+    spacings: FloatArray
+    log_temperings: FloatArray
+    nearness: FloatArray
     frame_tempering: FloatArray
     ratio: FloatArray
     levels: BoolArray
@@ -355,7 +511,34 @@ class UsualArrays(Columns):
     mean: FloatArray
     between: FloatArray
     within: FloatArray
+    spread: FloatArray
     length: FloatArray
+    outside: FloatArray
+    onsets: FloatArray
+
+    def tempering(self, slices: IntArray, apart: FloatArray) -> FloatArray:
+        """Returns γ of n detections by the time since the last label of their track, (n,).
+
+        Between spacings that are known ln γ is linear in ln Δ. Labels that are nearer in time are
+        alike as those of an AR(1) process are, (1 − r)/(1 + r) with r = exp(−λΔ): tanh(λΔ/2).
+        Labels that are farther apart count as the farthest that are known.
+
+        apart  (n,) s; NaN where it is not known: as near as any that the reference knows
+        """
+        known, gamma = self.spacings[slices], self.log_temperings[slices]
+        rows = np.arange(slices.size)
+        with np.errstate(divide="ignore"):
+            at = np.log(np.where(apart > 0, apart, np.exp(known[:, 0])))
+        left = np.clip((at[:, None] >= known).sum(axis=1) - 1, 0, known.shape[1] - 2)
+        low, high = known[rows, left], known[rows, left + 1]
+        part = np.clip((at - low) / np.maximum(high - low, 1e-9), 0.0, 1.0)
+        from_, to = gamma[rows, left], gamma[rows, left + 1]
+        found = np.exp(from_ + part * (to - from_))
+        near = at < known[:, 0]
+        if near.any():
+            found[near] = np.tanh(self.nearness[slices[near]] * np.exp(at[near]) / 2)
+        kept: FloatArray = np.clip(found, LEAST, 1.0)
+        return kept
 
     def anchor(self, direction: Direction) -> FloatArray:
         """Returns the factor from usual squared errors to those that a direction begins at, (G,).
@@ -425,7 +608,10 @@ def usual_arrays(references: Sequence[Reference]) -> UsualArrays:
         )
     ]
     floor, cap = np.array([_bounds(one) for one in references]).reshape(-1, 2).T
-    levels = [one.levels or _NO_LEVELS for one in references]
+    levels = [one.levels or shipped_levels(one.k) for one in references]
+    spacings = np.array([one.spacings for one in references]).reshape(-1, len(SPACINGS))
+    temperings = np.array([_temperings(one) for one in references]).reshape(-1, len(SPACINGS))
+    nearest = np.minimum(temperings[:, 0], 1 - 1e-9)
     return UsualArrays(
         low=low,
         high=high,
@@ -434,16 +620,50 @@ def usual_arrays(references: Sequence[Reference]) -> UsualArrays:
         values=np.reshape(values, (-1, CELLS + 1)),
         floor=floor,
         cap=cap,
-        tempering=np.array([one.tempering for one in references]),
+        spacings=np.log(spacings),
+        log_temperings=np.log(temperings),
+        nearness=2 * np.arctanh(nearest) / spacings[:, 0],
         frame_tempering=np.array([one.frame_tempering for one in references]),
         ratio=np.array([one.nees_ratio for one in references]),
         levels=np.array([one.levels is not None for one in references]),
         calibrated=np.array([calibrated_level(one.k) for one in references]),
-        mean=np.array([one.mean for one in levels]),
-        between=np.array([one.between**2 for one in levels]),
-        within=np.array([one.within**2 for one in levels]),
-        length=np.array([one.length for one in levels]),
+        mean=_laid_out(references, "mean"),
+        between=_laid_out(references, "between") ** 2,
+        within=_laid_out(references, "within") ** 2,
+        spread=_laid_out(references, "spread") ** 2,
+        length=_laid_out(references, "length"),
+        outside=np.array([one.outside for one in levels]),
+        onsets=np.array([one.onsets for one in levels]),
     )
+
+
+def _laid_out(references: Sequence[Reference], name: str) -> FloatArray:
+    """Lays a field of Levels out in all CHANNELS, (G, CHANNELS); that of what is shipped in one."""
+    found = np.zeros((len(references), CHANNELS))
+    for row, one in zip(found, references, strict=True):
+        assumed = shipped_levels(one.k)
+        row[channels(one.k)] = getattr(one.levels or assumed, name)
+        row[SHIPPED] = np.atleast_1d(getattr(assumed, name))[0]
+    return found
+
+
+# Tracks of a reference that knows enough: fewer may be odd ones.
+_ENOUGH = 30
+
+
+def is_thin(reference: Reference) -> bool:
+    """Tells whether a reference is known from so few tracks that it may be of odd ones."""
+    known = reference.levels
+    return known is not None and reference.origin is not Origin.SHIPPED and known.tracks < _ENOUGH
+
+
+def _temperings(reference: Reference) -> FloatArray:
+    """Returns γ at the spacings; of few tracks it is uncertain, and no less than is shipped."""
+    if not is_thin(reference):
+        return reference.temperings
+    assumed, spacings = usual_arrays([shipped(reference.k)]), reference.spacings
+    least = assumed.tempering(np.zeros(spacings.size, np.int64), spacings)
+    return np.maximum(reference.temperings, least)
 
 
 def _bounds(reference: Reference) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Seconds of tracks: the mean ln NEES of one track over one second of event time.
+"""Seconds of tracks: the levels of one track over one second of event time, in all channels.
 
 The tracks that may go on are remembered, in bounded number, so that each second comes with what its
 track was like before. What evidence makes of the seconds is said in evidence.py.
@@ -12,25 +12,22 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from monitor.drift import correlation
+from monitor.drift.bets import Stage
+from monitor.drift.channels import CHANNELS, channels, observed
 from monitor.drift.clocks import Arrivals, SourceTimes
 from monitor.drift.correlation import Records
 from monitor.drift.evidence import DriftSettings
+from monitor.drift.levels import far_outside
 from monitor.drift.usual import BLOCK_NS, WatchedRows
-from monitor.frames.space import IntArray
-from monitor.statistics.clusters import ALONE
+from monitor.frames.space import FloatArray, IntArray
+from monitor.statistics.clusters import ALONE, ClusterArray
 
-# A mean over fewer detections varies much more than the others do, and the model of levels has
-# one ω for all: 5 are half a second at 10 Hz.
-FEWEST = 5
-
-# A detection that meets its truth exactly says no more than one that nearly does: ln 0 would
-# outweigh the rest of its second. At K = 1, E max(ln e, ln 1e-6) exceeds E ln e by 0.0016.
-_SMALLEST_NEES = 1e-6
-
-# ln NEES is kept on this grid: sums of it are exact, however rows are cut into calls.
+# Levels are kept on this grid: sums of them are exact, however rows are cut into calls.
 _UNIT = 2.0**-24
 
-# The second of a track in its slice, and the track before it; two values are those of each Stage.
+_LEVELS = (len(Stage), CHANNELS)
+
+# The second of a track in its slice, and the track before it; values of each Stage come first.
 SECOND = np.dtype(
     [
         ("key", np.uint64),  # the track in its slice
@@ -40,23 +37,33 @@ SECOND = np.dtype(
         ("slice", np.int64),
         ("opened", np.int64),  # time of its source when its first detection came
         ("last", np.int64),  # and its last
+        ("heard", np.int64),  # the same for the last, in time with labels
         ("arrived", np.int64),
         ("count", np.int64),  # detections
         ("changed", np.bool_),  # whether a recalibrator has changed any of them
-        ("sums", np.float64, (2,)),
+        ("outside", np.int64, (len(Stage),)),  # detections far outside
+        ("level", np.float64, _LEVELS),  # Σ of what they show; once it is over y, the mean
+        ("spread", np.float64, _LEVELS),  # Σ of the squares; once it is over, of those less y
         # Once it is over.
         ("frame", np.int64),  # of those that were taken in with it, by which it is over
         ("second", np.int64),  # number of the second in event time: stamp_ns // BLOCK_NS
-        ("level", np.float64, (2,)),  # y, mean ln NEES over its detections
-        ("before", np.int64),  # seconds of the same track before it that counted
-        ("mean", np.float64, (2,)),  # of their y; 0 where there are none
+        ("before", np.int64),  # seconds of the same track before it
+        ("rows", np.int64),  # Σ of their detections, and of the squares of these
+        ("rows2", np.int64),
+        ("trial", np.bool_, (len(Stage),)),  # whether the one before, if any, had none outside
         ("first", np.int64),  # number of the first of them; its own where there are none
-        ("total", np.float64, (2,)),  # Σ of their y
-        ("common_total", np.float64, (2,)),  # Σ of the common levels of their slice
+        ("total", np.float64, _LEVELS),  # Σ of their y, each times its detections
+        ("common_total", np.float64, _LEVELS),  # the same of the common levels of their slice
         ("older", np.bool_),  # the last run may have bet on earlier ones, which do not count
-        ("common", np.float64, (2,)),  # common level of the slice in this second
+        ("common", np.float64, _LEVELS),  # common levels of the slice in this second
     ]
 )
+
+# A track that has no truth is over after so many idle times at last, whatever the rate of labels.
+_LONGEST_IDLE = 15
+
+# So many labelled frames without a track end it, where they are far apart.
+_IDLE_FRAMES = 4
 
 _NO_LIFE = -1
 
@@ -69,8 +76,10 @@ class TrackSeconds:
     """Seconds of tracks that are not over, and the histories of the tracks.
 
     A second is over when truth of a later second of its source has come. A track is a new one
-    after more than idle_seconds without detections in the time of its source, after its source
-    began anew, and when it had to make room: there are never more than most_open.
+    after more than idle_seconds without detections in the time of its source that had labels, or
+    more than fifteen times as long in any time, after its source began anew, and when it had to
+    make room: there are never more than most_open. Between two labelled frames no more than a
+    quarter of idle_seconds counts, so that a track goes on however sparse labels are.
 
     Seconds and histories are lost in a restart, but evidence is not. A track that goes on would
     bring it the track's own level a second time, as news; so the times of sources outlive the
@@ -92,7 +101,7 @@ class TrackSeconds:
     _history: Records = field(default_factory=lambda: np.zeros(0, SECOND))
 
     def __post_init__(self) -> None:
-        self.times = SourceTimes(self.settings.most_open)
+        self.times = SourceTimes(self.settings.most_open, self.settings.idle_ns // _IDLE_FRAMES)
         self._came_to = np.array([_NEVER])
 
     def go_on(self, latest_ns: Mapping[int, int]) -> None:
@@ -100,14 +109,21 @@ class TrackSeconds:
         self.times.go_on(latest_ns)
         self._came_to = np.array([*latest_ns.values(), _NEVER])
 
-    def take(self, rows: WatchedRows) -> Records:
-        """Takes in rows; returns the seconds that are over by them, by source, time and key.
+    def take(self, k: int, rows: WatchedRows) -> tuple[Records, FloatArray]:
+        """Takes in rows of K degrees of freedom; returns the seconds that are over by them.
 
         Rows of no known track are not taken. Frames without rows tell the time as well.
         How rows are cut into calls changes nothing, unless there are more than most_open tracks.
+
+        returns  seconds by source, time and key; and (n,) the seconds between each row and the
+                 last one of its track, or of its source where the track is new; NaN where neither
+                 is known, or the row comes late
         """
+        apart = np.full(rows.n, np.nan)
+        if rows.votes is not None:  # of whole tracks
+            return self._open[:0], apart
         arrivals = self.times.take(rows.source, rows.stamp_ns)
-        self._add(self._gathered(rows, arrivals))
+        self._add(self._gathered(k, rows, arrivals, apart))
         turns = self._open["turn"].tolist()
         by = np.array([arrivals.ended.get(turn, -1) for turn in turns], np.int64)
         seconds = self._closed(self._open.compress(by >= 0), by[by >= 0])
@@ -115,27 +131,39 @@ class TrackSeconds:
         # Also where nothing is over now: who is followed must not hang on how rows are cut.
         self._end_idle()
         self._make_room()
-        return seconds
+        return seconds, apart
 
     def explain(self, seconds: Records) -> None:
         """Adds the common levels of seconds to the histories of their tracks."""
         place, there = correlation.found(self._history, seconds["key"])
         # Another track may have the same key by now.
         there[there] = self._history["first"][place[there]] == seconds["first"][there]
-        np.add.at(self._history["common_total"], place[there], seconds["common"][there])
+        common = seconds["common"] * seconds["count"][:, None, None]
+        chosen, which = np.unique(place[there], return_inverse=True)
+        sums = correlation.summed(common[there], which, chosen.size)
+        self._history["common_total"][chosen] += sums
 
-    def reckon_from(self, slice: int, stage: int, shift: float) -> None:
-        """Takes common levels of a slice from another usual level, which lies lower by `shift`."""
+    def reckon_from(self, slice: int, stage: int, shift: FloatArray) -> None:
+        """Takes common levels of a slice from other usual levels, which lie lower by `shift`.
+
+        shift  (CHANNELS,)
+        """
         ours = self._history["slice"] == slice
-        self._history["common_total"][ours, stage] += shift * self._history["before"][ours]
+        rows = self._history["rows"][ours]
+        self._history["common_total"][ours, stage] += shift * rows[:, None]
 
     def forget(self, slices: IntArray) -> None:
         """Begins anew with the tracks of these slices."""
         self._open = self._open.compress(~np.isin(self._open["slice"], slices))
         self._history = self._history.compress(~np.isin(self._history["slice"], slices))
 
-    def _gathered(self, rows: WatchedRows, arrivals: Arrivals) -> Records:
-        """Makes seconds of these rows alone: by key, and those of one key in order of time."""
+    def _gathered(
+        self, k: int, rows: WatchedRows, arrivals: Arrivals, apart: FloatArray
+    ) -> Records:
+        """Makes seconds of these rows alone: by key, and those of one key in order of time.
+
+        apart  (n,) is filled, as `take` returns it
+        """
         late = rows.stamp_ns // BLOCK_NS < arrivals.time_ns // BLOCK_NS
         tracked = rows.track != ALONE
         if late.any():
@@ -148,15 +176,13 @@ class TrackSeconds:
         if order.size == 0:
             return self._open[:0]
         key, frame = rows.track[order], rows.frame[order]
+        apart[order] = self._since_last(key, frame, rows.stamp_ns, arrivals)
         turn = arrivals.turn[frame]
         new = np.append(True, (key[1:] != key[:-1]) | (turn[1:] != turn[:-1]))
         start = np.flatnonzero(new)
         blocks = np.zeros(start.size, SECOND)
         size = np.diff(start, append=key.size)
         first, last = frame[start], frame[start + size - 1]
-        logs = rows.nees.take(order, axis=1)
-        np.log(np.maximum(logs, _SMALLEST_NEES, out=logs), out=logs)
-        np.rint(np.multiply(logs, 1 / _UNIT, out=logs), out=logs)
         blocks["key"] = key[start]
         blocks["turn"] = turn[start]
         blocks["source"] = rows.source[first]
@@ -164,11 +190,46 @@ class TrackSeconds:
         blocks["slice"] = rows.slices[order[start]]
         blocks["opened"] = arrivals.time_ns[first]
         blocks["last"] = arrivals.time_ns[last]
+        blocks["heard"] = arrivals.heard_ns[last]
         blocks["arrived"] = arrivals.number[last]
         blocks["count"] = size
         blocks["changed"] = np.logical_or.reduceat(rows.changed[frame], start)
-        blocks["sums"] = np.add.reduceat(logs, start, axis=1).T * _UNIT
+        beyond = far_outside(k, self.settings.page_tolerance)
+        changed, chosen = bool(rows.changed.any()), channels(k)
+        for stage in Stage:
+            if stage is Stage.RECALIBRATED and not changed:
+                for name in ("level", "spread", "outside"):
+                    blocks[name][:, stage] = blocks[name][:, Stage.RAW]
+                break
+            nees = rows.nees[stage, order]
+            seen = observed(nees, rows.z[stage][:, order], rows.u[stage][:, order]) / _UNIT
+            np.rint(seen, out=seen)
+            blocks["level"][:, stage, chosen] = np.add.reduceat(seen, start, axis=1).T * _UNIT
+            np.rint(np.square(seen * _UNIT) / _UNIT, out=seen)
+            blocks["spread"][:, stage, chosen] = np.add.reduceat(seen, start, axis=1).T * _UNIT
+            blocks["outside"][:, stage] = np.add.reduceat((nees > beyond).astype(np.int64), start)
         return blocks
+
+    def _since_last(
+        self, key: ClusterArray, frame: IntArray, stamp_ns: IntArray, arrivals: Arrivals
+    ) -> FloatArray:
+        """Returns the seconds since the last row of each track, or frame of its source; (n,).
+
+        key, frame  of the rows, by key and time
+        """
+        stamp = stamp_ns[frame]
+        earlier = np.append(0, stamp[:-1])
+        start = np.flatnonzero(np.append(True, key[1:] != key[:-1]))
+        before = stamp[start] - arrivals.step_ns[frame[start]]
+        for table in (self._history, self._open):
+            place, there = correlation.found(table, key[start])
+            there[there] = (table["life"][place[there]] == arrivals.life[frame[start[there]]]) & (
+                table["last"][place[there]] <= stamp[start[there]]
+            )
+            before[there] = table["last"][place[there]]
+        earlier[start] = before
+        found: FloatArray = np.where(stamp > earlier, (stamp - earlier) * 1e-9, np.nan)
+        return found
 
     def _add(self, blocks: Records) -> None:
         ours = self._open
@@ -176,9 +237,9 @@ class TrackSeconds:
         there[there] = ours["turn"][place[there]] == blocks["turn"][there]
         place, more = place[there], blocks.compress(there)
         grown = ours.take(place)
-        for name in ("count", "sums"):
+        for name in ("count", "outside", "level", "spread"):
             grown[name] += more[name]
-        for name in ("last", "arrived"):
+        for name in ("last", "heard", "arrived"):
             grown[name] = more[name]
         grown["changed"] |= more["changed"]
         correlation.put(ours, place, grown)
@@ -190,7 +251,10 @@ class TrackSeconds:
         if not over.size:
             return over
         over["frame"], over["second"] = by, over["opened"] // BLOCK_NS
-        over["level"] = over["sums"] / over["count"][:, None]
+        count = over["count"][:, None, None]
+        over["level"] /= count
+        over["spread"] -= count * np.square(over["level"])
+        np.maximum(over["spread"], 0.0, out=over["spread"])
         keys, start, track = np.unique(over["key"], return_index=True, return_inverse=True)
         # Of the seconds of one track that close together, each counts the earlier ones.
         rank = np.arange(over.size) - start[track]
@@ -204,36 +268,45 @@ class TrackSeconds:
             correlation.put(over, at, then)
             correlation.put(history, track[at], now)
         self._history = correlation.replaced(self._history, place[there], history)
-        over = over.compress(over["count"] >= FEWEST)
         # Turns of one source ascend with time, even where it is set back.
         return over.take(np.lexsort((over["key"], over["turn"], over["source"])))
 
     def _gone_on(self, history: Records, second: Records) -> tuple[Records, Records]:
         """Returns seconds with what was before them in their tracks, and the histories after."""
-        anew = (history["life"] != second["life"]) | (
-            second["opened"] - history["last"] > self.settings.idle_ns
+        idle_ns = self.settings.idle_ns
+        anew = (
+            (history["life"] != second["life"])
+            | (second["heard"] - history["heard"] > idle_ns)
+            | (second["opened"] - history["last"] > _LONGEST_IDLE * idle_ns)
         )
         # Lives are numbered from 1.
         came_to = self._came_to[np.minimum(second["life"], self._came_to.size) - 1]
-        older = second["opened"] <= came_to + self.settings.idle_ns
+        opened_heard = second["heard"] - (second["last"] - second["opened"])
+        older = (opened_heard <= idle_ns) & (second["opened"] <= came_to + _LONGEST_IDLE * idle_ns)
         second["older"] = np.where(anew, older, history["older"])
-        for name in ("before", "total", "common_total"):
+        for name in ("before", "rows", "rows2", "total", "common_total"):
             second[name] = history[name]
             second[name][anew] = 0
-        before = second["before"]
-        second["mean"] = second["total"] / np.maximum(before, 1)[:, None]
-        second["first"] = np.where(before > 0, history["first"], second["second"])
-        after, counts = correlation.copied(second), second["count"] >= FEWEST
-        after["before"] += counts
-        after["total"] += np.where(counts[:, None], second["level"], 0.0)
+        second["trial"] = anew[:, None] | (history["outside"] == 0)
+        second["first"] = np.where(second["before"] > 0, history["first"], second["second"])
+        after = correlation.copied(second)
+        after["before"] += 1
+        count = second["count"]
+        after["rows"] += count
+        after["rows2"] += count * count
+        after["total"] += second["level"] * count[:, None, None]
         return second, after
 
     def _end_idle(self) -> None:
         # What may still join a block of the present second came when the second began, at the
         # earliest: a track that is idle by then can have no more blocks.
-        time_ns, lives = self.times.now(self._history["life"])
-        began = time_ns // BLOCK_NS * BLOCK_NS
-        goes_on = lives & (began - self._history["last"] <= self.settings.idle_ns)
+        began_ns, heard_ns, lives = self.times.now(self._history["life"])
+        idle_ns = self.settings.idle_ns
+        goes_on = (
+            lives
+            & (heard_ns - self._history["heard"] <= idle_ns)
+            & (began_ns - self._history["last"] <= _LONGEST_IDLE * idle_ns)
+        )
         self._history = self._history.compress(goes_on)
 
     def _make_room(self) -> None:

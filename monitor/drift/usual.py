@@ -16,7 +16,17 @@ from annotated_types import Len
 
 from monitor.drift.alarms import SliceName
 from monitor.drift.bets import Stage
-from monitor.drift.correlation import LARGEST_NUMBER, FrameSums, Records, Seconds, Sum, TrackSums
+from monitor.drift.channels import MOST_NAMED, channels
+from monitor.drift.correlation import (
+    LARGEST_NUMBER,
+    SPACINGS,
+    FrameSums,
+    Records,
+    Seconds,
+    Sum,
+    TrackSums,
+    tempering_by_spacing,
+)
 from monitor.drift.evidence import DriftSettings, Evidence
 from monitor.drift.reference import (
     NOTHING_USUAL,
@@ -25,14 +35,16 @@ from monitor.drift.reference import (
     NeesHistogram,
     Origin,
     Reference,
+    SecondLevels,
     UsualArrays,
     shipped,
     usual_arrays,
 )
 from monitor.frames.marks import LARGEST_COUNT, ArrayForm, Count
 from monitor.frames.slices import is_of_classes
-from monitor.frames.space import BoolArray, FloatArray, IntArray
+from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
 from monitor.statistics.clusters import ALONE, LARGEST, ClusterArray
+from monitor.statistics.observations import Measured
 
 # ns of event time in a second of a track.
 BLOCK_NS = 1_000_000_000
@@ -44,6 +56,9 @@ class WatchedRows:
 
     slices    (n,) slice index
     nees      (2, n) of the joint block, by Stage; ≥ 0, finite
+    z, u      (2, D, n) errors in stated deviations, and whitened: each dimension given those before
+              it; of the first D dimensions of the joint block, MOST_NAMED at most
+    error     (2, D, n) errors in their units
     track     (n,) the track in its slice, unique over all sources and slices; ALONE where unknown
     frame     (n,) ascending, 0 … F − 1
     stamp_ns  (F,) event time
@@ -55,6 +70,9 @@ class WatchedRows:
 
     slices: IntArray
     nees: FloatArray
+    z: FloatArray
+    u: FloatArray
+    error: FloatArray
     track: ClusterArray
     frame: IntArray
     stamp_ns: IntArray
@@ -68,12 +86,41 @@ class WatchedRows:
         return int(self.slices.size)
 
 
+def watched_errors(
+    space: Space, measured: Sequence[Measured], kept: IntArray
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Returns NEES, z, u and errors of some detections, as WatchedRows has them.
+
+    measured  by Stage
+    kept      (n,) positions
+    """
+    named = list(space.joint[:MOST_NAMED])
+    return (
+        np.stack([one.nees[-1, kept] for one in measured]),
+        np.stack([one.normalised[named][:, kept] for one in measured]),
+        np.stack([one.whitened[: len(named), kept] for one in measured]),
+        np.stack([one.error[named][:, kept] for one in measured]),
+    )
+
+
 # Rows that are taken in together: a call costs as much as some hundred of them.
-AT_ONCE = 512
-WAITING = np.dtype([("nees", np.float64), ("track", np.uint64), ("frame", np.int64)])
-_WAITING = ArrayForm(
-    WAITING, (None,), fields=(("nees", 0.0, LARGEST_NUMBER), ("frame", 0, LARGEST_COUNT))
+AT_ONCE = 1024
+WAITING = np.dtype(
+    [("nees", np.float64), ("track", np.uint64), ("frame", np.int64), ("stamp", np.int64)]
 )
+_WAITING = ArrayForm(
+    WAITING,
+    (None,),
+    fields=(
+        ("nees", 0.0, LARGEST_NUMBER),
+        ("frame", 0, LARGEST_COUNT),
+        ("stamp", -(2**63), 2**63 - 1),
+    ),
+)
+
+
+def _track_sums() -> list[TrackSums]:
+    return [TrackSums() for _ in SPACINGS]
 
 
 @dataclass(slots=True)
@@ -91,12 +138,18 @@ class ReferenceLearner:
     total: Sum = 0.0
     began: Seconds | None = None
     histogram: NeesHistogram = field(default_factory=NeesHistogram)
-    along_tracks: TrackSums = field(default_factory=TrackSums)
+    along_tracks: Annotated[list[TrackSums], Len(len(SPACINGS), len(SPACINGS))] = field(
+        default_factory=_track_sums
+    )
     along_frames: FrameSums = field(default_factory=FrameSums)
-    seconds: LevelSums = field(default_factory=LevelSums)
+    seconds: LevelSums = field(default_factory=lambda: LevelSums(0))
     waiting: Annotated[Records, _WAITING] = field(default_factory=_WAITING.none)
 
     def __post_init__(self) -> None:
+        if not self.seconds.channels:
+            self.seconds = LevelSums(channels(self.k).size)
+        if self.seconds.channels != channels(self.k).size:
+            raise ValueError(f"'seconds.channels' must be {channels(self.k).size} for 'k' {self.k}")
         counted = int(self.histogram.counts.sum()) + self.waiting.size
         if self.detections != counted:
             raise ValueError(f"'detections' is {self.detections}, but {counted} are counted")
@@ -105,37 +158,41 @@ class ReferenceLearner:
     def tracks(self) -> int:
         """Counts the tracks that have had a detection with ground truth."""
         self.take_in()
-        return self.along_tracks.tracks
+        return self.along_tracks[0].tracks
 
-    def add(self, nees: FloatArray, track: ClusterArray, frame: IntArray) -> None:
+    def add(
+        self, nees: FloatArray, track: ClusterArray, frame: IntArray, stamp_ns: IntArray
+    ) -> None:
         """Adds n detections, in the order in which their ground truth came.
 
-        nees   (n,) ≥ 0, finite
-        track  (n,) ALONE where unknown
-        frame  (n,) ascending, over all calls: whole frames, none of which has come before
+        nees      (n,) ≥ 0, finite
+        track     (n,) ALONE where unknown
+        frame     (n,) ascending, over all calls: whole frames, none of which has come before
+        stamp_ns  (n,) event time
         """
         self.detections += int(nees.size)
         rows = np.zeros(nees.size, WAITING)
         rows["nees"], rows["track"], rows["frame"] = nees, track, frame
+        rows["stamp"] = stamp_ns
         self.waiting = np.concatenate((self.waiting, rows))
         if self.waiting.size >= AT_ONCE:
             self.take_in()
 
     def add_seconds(self, stage: Stage, seconds: Records) -> None:
         """Adds seconds of tracks that are over, as TrackSeconds gives them out."""
-        level, mean = seconds["level"][:, stage], seconds["mean"][:, stage]
-        self.seconds.add(level, seconds["count"], seconds["before"], mean)
+        self.seconds.add(second_levels(self.k, stage, seconds))
 
     def take_in(self) -> None:
         """Adds what waits to the sums."""
         if not self.waiting.size:
             return
-        nees, track, frame = (self.waiting[name].copy() for name in WAITING.names or ())
+        nees, track, frame, stamp = (self.waiting[name].copy() for name in WAITING.names or ())
         self.waiting = self.waiting[:0]
         x = np.minimum(nees / self.k, LARGEST)
         self.total += float(x.sum())
         self.histogram.add(nees)
-        self.along_tracks.add(x, track)
+        for spacing, sums in zip(SPACINGS, self.along_tracks, strict=True):
+            sums.add(x, track, stamp, spacing)
         self.along_frames.add(x, frame)
 
     def learned(self, origin: Origin, shortest_reference: int) -> Reference:
@@ -148,17 +205,36 @@ class ReferenceLearner:
         """
         self.take_in()
         assumed = shipped(self.k)
-        tempering, frames = self.along_tracks.tempering(), self.along_frames.tempering()
+        frames = self.along_frames.tempering()
+        known = tempering_by_spacing(self.along_tracks)
+        spacings, temperings = known or (assumed.spacings, assumed.temperings)
         return Reference(
             k=self.k,
             origin=origin,
             quantiles=self.histogram.quantiles(self.k),
             detections=self.detections,
             nees_ratio=self.total / self.detections if self.detections else assumed.nees_ratio,
-            tempering=assumed.tempering if tempering is None else tempering,
+            spacings=spacings,
+            temperings=temperings,
             frame_tempering=assumed.frame_tempering if frames is None else frames,
             levels=self.seconds.levels(shortest_reference),
         )
+
+
+def second_levels(k: int, stage: Stage, seconds: Records) -> SecondLevels:
+    """Returns what m seconds of tracks say at one stage, as TrackSeconds gives them out."""
+    chosen, rows = channels(k), seconds["rows"]
+    return SecondLevels(
+        level=seconds["level"][:, stage][:, chosen],
+        spread=seconds["spread"][:, stage][:, chosen],
+        count=seconds["count"],
+        before=seconds["before"],
+        rows=rows,
+        rows2=seconds["rows2"],
+        mean=seconds["total"][:, stage][:, chosen] / np.maximum(rows, 1)[:, None],
+        outside=seconds["outside"][:, stage],
+        trial=seconds["trial"][:, stage],
+    )
 
 
 # Of values by Stage.
@@ -225,18 +301,21 @@ class Usual:
     given       by name of the slice, from recorded drives: in every epoch
     slices      of the family
     frame_size  (G,) detections in the last frame of each slice; 0 where their tracks are known
+    apart       (G,) s between labels of a track, of late; NaN where not known
     """
 
     settings: DriftSettings
     given: Mapping[str, Mapping[Stage, Reference]] = field(default_factory=dict)
     slices: list[SliceState] = field(default_factory=list)
     frame_size: FloatArray = field(default_factory=lambda: np.zeros(0))
+    apart: FloatArray = field(default_factory=lambda: np.zeros(0))
     _arrays: dict[Stage, UsualArrays] = field(default_factory=dict)
 
     def grow(self, one: SliceState) -> list[Stage]:
         """Adds the next slice; returns the stages at which another reference is usual by now."""
         self.slices.append(one)
         self.frame_size = np.append(self.frame_size, 0.0)
+        self.apart = np.append(self.apart, np.nan)
         self._arrays.clear()
         changed = []
         for stage in Stage:
@@ -273,8 +352,11 @@ class Usual:
 
     # ---- what counts
 
-    def see(self, rows: WatchedRows) -> None:
-        """Notes how large the last frame of each slice is, and whether its tracks are known."""
+    def see(self, rows: WatchedRows, apart: FloatArray) -> None:
+        """Notes how large the last frame of each slice is, and whether its tracks are known.
+
+        apart  (n,) s since the last label of each track; NaN where not known
+        """
         slices = len(self.slices)
         # Of the last frame of each: how frames are cut into calls must not matter.
         latest = np.zeros(slices, np.int64)
@@ -284,11 +366,18 @@ class Usual:
         tracked = np.bincount(rows.slices[last], rows.track[last] != ALONE, slices) > 0
         there = count > 0
         self.frame_size[there] = np.where(tracked[there], 0.0, count[there])
+        known = np.flatnonzero(last & ~np.isnan(apart))
+        times = np.bincount(rows.slices[known], minlength=slices)
+        total = np.bincount(rows.slices[known], apart[known], slices)
+        self.apart[times > 0] = total[times > 0] / times[times > 0]
 
     def worth(self, slice: int, stage: Stage) -> float:
         """Tells how many independent detections one is worth, by what is known of tracks lately."""
-        reference, size = self.slices[slice].reference(stage), float(self.frame_size[slice])
-        return reference.frame_tempering / size if size else reference.tempering
+        if self.frame_size[slice]:
+            reference = self.slices[slice].reference(stage)
+            return reference.frame_tempering / float(self.frame_size[slice])
+        place = np.array([slice])
+        return float(self.arrays(stage).tempering(place, self.apart[place])[0])
 
     # ---- learning
 
@@ -326,7 +415,7 @@ class Usual:
                 continue
             if learner.began is None:
                 learner.began = fed_before
-            learner.add(rows.nees[stage, chosen], track, frame)
+            learner.add(rows.nees[stage, chosen], track, frame, rows.stamp_ns[rows.frame[chosen]])
             learner.add_seconds(stage, seconds.take(over))
             long = one.fed - learner.began >= self.settings.reference_seconds
             if enough(learner, self.settings) and long:

@@ -8,7 +8,7 @@ of two sources: each has its part of the driving time.
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,10 +22,10 @@ from monitor.drift.clocks import ReorderBuffer
 from monitor.drift.evidence import DriftSettings
 from monitor.drift.family import Family, family_reading
 from monitor.drift.reference import Reference
-from monitor.drift.usual import BLOCK_NS, WatchedRows
+from monitor.drift.usual import BLOCK_NS, WatchedRows, watched_errors
 from monitor.frames.frame import MatchedRows, TrackIds, no_tracks
 from monitor.frames.slices import TOTAL, ClassSliceTable, SliceTable, class_member
-from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
+from monitor.frames.space import BoolArray, Dimension, FloatArray, IntArray, Space
 from monitor.frames.status import Counters
 from monitor.pipeline.housekeeping import contained
 from monitor.statistics.clusters import ALONE, ClusterArray, cluster_id
@@ -45,6 +45,9 @@ _WAITING = 1 << 17
 
 # Versions remembered. Labels for a forgotten one count only where no epoch has begun since start.
 _MOST_VERSIONS = 4096
+
+# Dimension that stands for class probabilities in the family: of one degree of freedom.
+_CONFIDENCE = Dimension("confidence")
 
 # Why detections with truth are not watched.
 _LEFT_OUT = ("late", "undated", "superseded", "overload", "failed")
@@ -200,6 +203,7 @@ class DriftWatch:
               how far behind others of its source a label's frame may be, and still be in order
     clock     how far event time has come, over all sources
     left_out  detections with truth that are not watched, by why
+    missed    by slice, those of its present epoch among them
     at_work   whether somebody is taking in what waits, or holds all as it is
     """
 
@@ -216,6 +220,7 @@ class DriftWatch:
     # Sequence of the last frame that was answered with an earlier recalibrator of classes.
     classes_since: int = 0
     left_out: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_LEFT_OUT, 0))
+    missed: Counter[int] = field(default_factory=Counter)
     # Places in the family of the slices of each table.
     _places: list[int] = field(default_factory=list)
     _class_places: list[int] = field(default_factory=list)
@@ -240,27 +245,51 @@ class DriftWatch:
         """Takes references from recorded drives, by slice; before anything is taken in."""
         self.family = Family(self.settings, references)
 
+    def go_on(self, family: Family) -> None:
+        """Goes on with the evidence of the last run; labels behind it are late."""
+        for one, dimensions in zip(self.family.slices, self.family.dimensions, strict=True):
+            family.grow(one.name, dimensions)
+        self.family = family
+        self._order.go_on(family.seconds.times.latest_ns)
+
     # ---- on the way in
 
     def add(self, rows: MatchedRows | WatchedClasses, made_by: str | None = None) -> None:
         """Takes in detections of a frame with their ground truth; cheap.
+
+        Labels count at the time of their frames, however much later they come. Those that are not
+        live are left out if newer ones of their source were taken in before.
 
         made_by  version of the recalibrator that made the recalibrated stage of covariances; None:
                  none could
         """
         if not self.watching or rows.n == 0:
             return
-        if not rows.live:
-            self.left_out["late"] += rows.n
-        elif rows.stamp_ns is None:
-            self.left_out["undated"] += rows.n
-        elif self._waiting_rows + self._order.rows + rows.n > _WAITING:
-            self.left_out["overload"] += rows.n
-        else:
-            frame = _Frame(rows, made_by, rows.stamp_ns // BLOCK_NS)
-            now_ns = self.clock.now_ns
-            self._order.put(rows.stamp_ns, frame.source, frame, rows=rows.n, now_ns=now_ns)
+        if rows.stamp_ns is None:
+            self._leave_out("undated" if rows.live else "late", rows)
+            return
+        if self._waiting_rows + self._order.rows + rows.n > _WAITING:
+            self._leave_out("overload", rows)
+            return
+        frame = _Frame(rows, made_by, rows.stamp_ns // BLOCK_NS)
+        if self._order.put(
+            rows.stamp_ns,
+            frame.source,
+            frame,
+            rows=rows.n,
+            now_ns=self.clock.now_ns,
+            refuse_late=not rows.live,
+        ):
             self._take_over()
+        else:
+            self._leave_out("late", rows)
+
+    def _leave_out(self, why: str, rows: MatchedRows | WatchedClasses) -> None:
+        self.left_out[why] += rows.n
+        # Tracks vote on class probabilities: how many votes are missed is not known.
+        if isinstance(rows, MatchedRows):
+            self._grow()
+            self.missed.update([self._places[slice] for slice in rows.slices.tolist()])
 
     def _take_over(self) -> None:
         """Moves frames that no older frame can overtake into the open portion of their kind."""
@@ -319,11 +348,12 @@ class DriftWatch:
                 portion = self._ended.popleft()
                 frames = portion.frames
                 self._waiting_rows -= portion.rows
-                failed = sum(frame.rows.n for frame in frames)
+                failed = frames
                 with contained(self.counters, log, NOT_WATCHED):
                     yield from self._take(frames)
-                    failed = 0
-                self.left_out["failed"] += failed
+                    failed = []
+                for frame in failed:
+                    self._leave_out("failed", frame.rows)
                 yield
 
     def _take(self, frames: Sequence[_Frame]) -> Generator[None, None, None]:
@@ -350,10 +380,11 @@ class DriftWatch:
         slices = self.family.slices
         for entry in self.slices.slices[len(self._places) :]:
             self._places.append(len(slices))
-            self.family.grow(entry.name, len(entry.space.joint))
+            space = entry.space
+            self.family.grow(entry.name, [space.dimensions[i] for i in space.joint])
         for one in self.class_slices.slices[len(self._class_places) :]:
             self._class_places.append(len(slices))
-            self.family.grow(class_member(one.label), 1)
+            self.family.grow(class_member(one.label), [_CONFIDENCE])
 
     def _watched(self, space: Space, frames: Sequence[_Frame]) -> WatchedRows:
         """Measures the NEES of frames at both stages.
@@ -376,11 +407,15 @@ class DriftWatch:
         )
         self.left_out["superseded"] += int(np.count_nonzero(~current))
         kept = np.flatnonzero(sound & current)
+        nees, z, u, error = watched_errors(space, (raw, made), kept)
         frame = np.repeat(np.arange(len(frames)), counts)[kept]
         there, frame = np.unique(frame, return_inverse=True)
         return WatchedRows(
             slices=np.array(self._places)[slices[kept]],
-            nees=np.stack([raw.nees[-1, kept], made.nees[-1, kept]]),
+            nees=nees,
+            z=z,
+            u=u,
+            error=error,
             track=np.concatenate([_tracks(one) for one in rows])[kept],
             frame=frame,
             stamp_ns=np.array([one.stamp_ns for one in rows], np.int64)[there],
@@ -429,6 +464,8 @@ class DriftWatch:
         self.epochs.begin(version, slices)
         self._grow()
         places = [self._places[slice] for slice in slices]
+        for place in places:
+            del self.missed[place]
         for change in self.family.new_epoch(places, left=not follows):
             self.announce(change)
 
@@ -482,7 +519,7 @@ class DriftWatch:
         # Detections that could not join the bet of their track; each is bet on by itself.
         seconds = self.family.seconds
         left_out = self.left_out | {"late_seconds": seconds.late, "tracks": seconds.left_out}
-        return family_reading(self.family, tuple(left_out.items()))
+        return family_reading(self.family, tuple(left_out.items()), self.missed)
 
 
 def _tracks(rows: MatchedRows) -> ClusterArray:

@@ -296,16 +296,14 @@ def drift_of(pipeline: Pipeline) -> FamilyState:
 def restore_drift(pipeline: Pipeline, state: FamilyState) -> None:
     """Goes on with evidence and alarms, once the active recalibrator is known."""
     watch = pipeline.drift
-    known, selection = watch.family, pipeline.recalibrators.versions
+    given, selection = watch.family.usual.given, pipeline.recalibrators.versions
     if state.gathered.selection == selection:
         watch.classes_since = state.begins.get(CLASS_PROBABILITIES, 0)
     else:
         watch.classes_since = pipeline.ledger.sequence
     watch.epochs.restore(state.numbers, state.begins, watch.slices.names)
-    family, changes = restored_family(state, watch.settings, known.usual.given, selection)
-    for one in known.slices:
-        family.grow(one.name, one.k)
-    watch.family = family
+    family, changes = restored_family(state, watch.settings, given, selection)
+    watch.go_on(family)
     for change in changes:
         watch.announce(change)
 

@@ -225,6 +225,11 @@ def revises(labels: ReceivedTruth, frame: PendingFrame) -> bool:
     return labels.revision > max(frame.revision, 0)
 
 
+def has_counted(frame: PendingFrame) -> bool:
+    """Says whether labels of a frame were counted, and are not taken back."""
+    return any(one.rows.size or one.class_rows.size for one in frame.records)
+
+
 def asks_for_estimates(labels: ReceivedTruth, frame: PendingFrame) -> bool:
     """Says whether labels need the estimates of a frame of which only the ids are left."""
     spoken_of = labels.foreign is not None or bool(labels.regions)
@@ -404,7 +409,6 @@ class TruthLedger:
         delay_ns = 0 if stream is None else stream.time.since(frame.stored.stamp_ns)
         counters.truth_delay.observe(delay_ns / 1e9)
         replaces = revised and bool(frame.records)
-        counted = any(one.rows.size or one.class_rows.size for one in frame.records)
         record = replace(
             matched,
             replaces=replaces,
@@ -412,7 +416,7 @@ class TruthLedger:
             clock_ns=live.clock.now_ns,
             generation=live.generation,
             delay_ns=delay_ns,
-            live=delay_ns <= live.live_ns and not (replaces and counted),
+            live=delay_ns <= live.live_ns and not (replaces and has_counted(frame)),
             notices=(),
         )
         sequence = self.next_sequence()
@@ -442,31 +446,35 @@ class TruthLedger:
 
     def tell(self, frame: PendingFrame, record: LabelRecord, sequence: int) -> int:
         """Counts what labels tell of a frame; returns the detections whose fate they take back."""
+        again = record.replaces and has_counted(frame)
         if record.replaces:
             for earlier in frame.records:
                 self.take_back(frame, earlier)
-        self.count(frame, record)
+        self.count(frame, record, again=again)
         frame.last = sequence
         return self.fates.tell(frame, record)
 
     # ---- statistics
 
-    def count(self, frame: PendingFrame, record: LabelRecord) -> None:
-        """Counts the detections of a frame that labels matched, with their classes; cheap."""
+    def count(self, frame: PendingFrame, record: LabelRecord, *, again: bool = False) -> None:
+        """Counts the detections of a frame that labels matched, with their classes; cheap.
+
+        again  they replace labels that were counted: neither drift nor recalibrators can retract
+               those, so that they take none of the new ones
+        """
         parts = rows_with_truth(frame, record) if record.rows.size else ()
         for matched, labelled in parts:
             in_overflow = np.isin(matched.slices, self.live.slices.overflowing)
             self.counters.overflow_detections += int(np.count_nonzero(in_overflow))
             self.live.count(matched)
-            # Drift and recalibrators cannot retract the label that a late one replaces.
-            if record.live or not record.replaces:
+            if not again:
                 # The statistics hold the rows already, so the ledger must hold them too.
                 fault = "matched detections were not counted for drift and recalibrators"
                 with contained(self.counters, log, fault):
                     self.drift.add(claimed(matched), frame.stored.version)
                     if labelled is not None:
                         self.learning.take(labelled)
-        self._count_classes(frame, record, record.stamp_ns)
+        self._count_classes(frame, record, record.stamp_ns, again=again)
 
     def take_back(self, frame: PendingFrame, record: LabelRecord) -> None:
         """Retracts a record from the statistics, exactly.
@@ -485,6 +493,7 @@ class TruthLedger:
         record: LabelRecord,
         stamp_ns: int | None,
         *,
+        again: bool = False,
         retracts: bool = False,
     ) -> None:
         """Counts class probabilities of labelled rows with their true class.

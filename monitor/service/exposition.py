@@ -152,12 +152,13 @@ HELP = {
     "drift_log10_threshold{severity}": "Evidence at which there is an alarm: log10 of the stated "
     "hours between two false ones.",
     "drift_state{slice,severity}": "0: nothing found; 1: a tenth of what an alarm needs; 2: alarm, "
-    "until it is acknowledged, a new epoch, or calm; 3: fewer than 100 labelled detections.",
+    "until it is acknowledged, a new epoch, or calm; 3: fewer than 100 labelled detections "
+    "were watched, or more were left out.",
     "drift_alarms_total{stage,detector,direction}": "Alarms that were raised, by what was found "
     "and the detector with most of the evidence.",
     "drift_alarm_size{slice,severity,stage,quantity,dimension,unit}": "Of the alarm that stays: by "
     "how much the quantity is wrong. scale, correlation: factor by which standard deviations are "
-    "too small; bias: detection less truth; tail: share of detections outside of what the "
+    "too small; bias: truth less detection; tail: share of detections outside of what the "
     "covariance allows; confidence: accuracy less stated confidence.",
     "drift_scale_estimate{slice,stage}": "By how much standard deviations are too small: root of "
     "the mean NEES/K; of the alarm that stays, else since the evidence against them began to rise; "

@@ -11,11 +11,18 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import chain, product
+from itertools import chain
 
 from monitor.config import Reloads
-from monitor.drift.alarms import Alarm, AlarmCount, DriftReading, SliceStanding, StageStanding
-from monitor.drift.bets import CHARTS, SEVERITIES, Detector, Stage
+from monitor.drift.alarms import (
+    Alarm,
+    AlarmCount,
+    DriftReading,
+    SliceStanding,
+    StageStanding,
+    raised_ever,
+)
+from monitor.drift.bets import SEVERITIES, Stage
 from monitor.fleet.uploads import Uploader
 from monitor.frames.detections import ACTED_ON, PASSED_THROUGH, Reason
 from monitor.frames.frame import TrackStatus, UncertainBy
@@ -154,9 +161,9 @@ def _log10(hours: float) -> float:
 def _alarms(counts: Sequence[AlarmCount]) -> Iterator[Row]:
     """Yields a count for every kind of alarm, from 0 on, so that the first alarm is an increase."""
     raised = {(one.stage, one.detector, one.direction): one.alarms for one in counts}
-    for chart, detector in product(CHARTS, Detector):
-        alarms = raised.get((chart.stage, detector, chart.direction), 0)
-        yield chart.stage.label, detector, chart.direction, alarms
+    for kind in raised_ever():
+        stage, detector, direction = kind
+        yield stage.label, detector, direction, raised.get(kind, 0)
 
 
 def _size(alarm: Alarm) -> Row:

@@ -46,6 +46,7 @@ from monitor.service.view import (
     factor_of,
     findings,
     lasting,
+    left_out_of,
     mending,
     odds,
     percent,
@@ -373,6 +374,7 @@ def _labels(view: View) -> str:
         f"<p>{fact(f'{view.pending:,}', *_SUM, 'pending')} detections wait for theirs"
         + "".join(f", {n:,} {what}" for what, n in gone.items() if n)
         + ".</p>"
+        + (f"<p>{escape(text)}</p>" if (text := left_out_of(view)) else "")
     )
 
 

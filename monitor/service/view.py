@@ -10,7 +10,14 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 
-from monitor.drift.alarms import Alarm, DriftState, SliceStanding, error_of, how_wrong
+from monitor.drift.alarms import (
+    Alarm,
+    DriftState,
+    SliceStanding,
+    error_of,
+    how_wrong,
+    left_out_sentence,
+)
 from monitor.drift.bets import Severity, Stage
 from monitor.figures.svg import number
 from monitor.frames.slices import (
@@ -336,7 +343,7 @@ def trouble(view: View, name: str) -> tuple[int, float]:
 
 def findings(view: View) -> list[Said]:
     """Says what is the matter with the whole sidecar, the gravest first; never empty."""
-    found = [*_alarms(view), *_silence(view), *_swaps(view), *_candidates(view)]
+    found = [*_alarms(view), *_silence(view), *_blind(view), *_swaps(view), *_candidates(view)]
     well = _well(view)
     grave = any(one.kind in ("page", "warning", "ticket") for one in found)
     # A window holds the time before a swap: what is off in it is no news then.
@@ -390,6 +397,20 @@ def _silence(view: View) -> Iterator[Said]:
         text = "what is judged is of before" if view.recent else "nothing can be judged"
         text = f"No labels have come for {span(ago)}: {text}."
         yield Said("warning", text, "calibrationnolabels")
+
+
+def _blind(view: View) -> Iterator[Said]:
+    """Says that drift sees little, since most labels are left out."""
+    text, standing = left_out_of(view), view.standings.get((TOTAL, Severity.PAGE))
+    if text and standing is not None and standing.state is DriftState.TOO_FEW:
+        yield Said("warning", text, "docs/ground_truth.md#time")
+
+
+def left_out_of(view: View) -> str:
+    """Says which labels drift has left out, and what to do; empty if none."""
+    reading = view.snapshot.drift
+    text = left_out_sentence({} if reading is None else dict(reading.left_out))
+    return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
 def _swaps(view: View) -> Iterator[Said]:

@@ -20,7 +20,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
-import numpy as np
 from annotated_types import Interval, Len
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -28,7 +27,7 @@ from monitor.drift.bets import Stage
 from monitor.drift.family import FamilyState
 from monitor.drift.reference import Reference
 from monitor.drift.usual import SliceState
-from monitor.frames.marks import ArrayForm, Count, Printable
+from monitor.frames.marks import Count, Printable
 from monitor.frames.slices import RangeBuckets
 from monitor.frames.space import MOST_SLICES
 from monitor.promotion.records import Record
@@ -307,45 +306,26 @@ def read_family(text: str | bytes) -> FamilyState:
     return _FAMILY.read(text)
 
 
-# Sources of a drift/2, and how they stood.
-_TIMES = np.dtype([(name, np.int64) for name in ("source", "time_ns", "life", "turn", "elapsed")])
+def _alarms_of_earlier(content: Content) -> Content:
+    """Makes the content of a drift/4 of an earlier one: its alarms, their counts, hours and epochs.
 
-
-def _known_of_2(content: Content) -> Content:
-    """Makes the content of a drift/3 of a drift/2; what was open at its moment is lost."""
-    names = ("driven", "peak", "latched", "counts", "numbers", "begins")
-    goes_on = content.get("goes_on") or {"frames": 0, "times": {"sources": ""}}
-    gathered = content["gathered"]
-    if gathered["unit"] == "track":  # that of whole tracks is evidence of detections
-        gathered = {**gathered, "unit": "detection"}
-    times = ArrayForm(_TIMES, (None,)).read(goes_on["times"]["sources"])
-    return {
-        **{name: content[name] for name in names if name in content},
-        "gathered": gathered,
-        "frames": goes_on["frames"],
-        "latest_ns": dict(zip(times["source"].tolist(), times["time_ns"].tolist(), strict=True)),
-        "slices": [_slice_of_2(one) for one in content["slices"]],
-    }
-
-
-def _known_of_3(content: Content) -> Content:
-    """Makes the content of a drift/4 of a drift/3, whose alarms are all of a joint scale."""
+    Its evidence was gathered by other bets, and its references know nothing that these ask for, so
+    that both begin anew. Its alarms are all of a joint scale.
+    """
     found = []
     for one in content["latched"]:
         alarm = one["alarm"]
         size = alarm["scale"]["estimate"]
         wrong = {"dimension": "", "quantity": "scale", "size": size, "unit": ""}
         found.append({**one, "alarm": {**alarm, **wrong}})
-    return {**content, "latched": found}
-
-
-def _slice_of_2(content: Content) -> Content:
-    began = (content.get("open") or {"began": (None, None)})["began"]
-    learners = zip(content["learners"], began, strict=True)
-    return {
-        **{name: one for name, one in content.items() if name != "open"},
-        "learners": [one and {**one, "began": since} for one, since in learners],
-    }
+    gathered = content["gathered"]
+    if gathered["unit"] == "track":  # that of whole tracks is evidence of detections
+        gathered = {**gathered, "unit": "detection"}
+    names = ("driven", "peak", "counts", "numbers", "begins")
+    kept = {name: content[name] for name in names if name in content}
+    # Nothing was asked of means then: evidence begins anew, whatever stands here.
+    gathered = {**gathered, "bias_tolerance": 1.0, "class_tolerance": 2.0}
+    return {**kept, "gathered": gathered, "latched": found, "slices": []}
 
 
 _ANEW = "Use a file that this monitor wrote, or remove it: what drifts is then watched anew."
@@ -355,8 +335,8 @@ _FAMILY = Codec(
     _ANEW,
     "calibration-monitor/drift/4",
     {
-        "calibration-monitor/drift/3": _known_of_3,
-        "calibration-monitor/drift/2": lambda content: _known_of_3(_known_of_2(content)),
+        "calibration-monitor/drift/3": _alarms_of_earlier,
+        "calibration-monitor/drift/2": _alarms_of_earlier,
     },
 )
 _SLICE = Codec(SliceState, "slice", _ANEW)

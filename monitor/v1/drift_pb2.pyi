@@ -31,6 +31,7 @@ class DriftDetector(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DRIFT_DETECTOR_BIAS: _ClassVar[DriftDetector]
     DRIFT_DETECTOR_CORRELATION: _ClassVar[DriftDetector]
     DRIFT_DETECTOR_CONFIDENCE: _ClassVar[DriftDetector]
+    DRIFT_DETECTOR_SHIPPED: _ClassVar[DriftDetector]
 
 class DriftQuantity(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -86,6 +87,7 @@ DRIFT_DETECTOR_DIMENSION: DriftDetector
 DRIFT_DETECTOR_BIAS: DriftDetector
 DRIFT_DETECTOR_CORRELATION: DriftDetector
 DRIFT_DETECTOR_CONFIDENCE: DriftDetector
+DRIFT_DETECTOR_SHIPPED: DriftDetector
 DRIFT_QUANTITY_UNSPECIFIED: DriftQuantity
 DRIFT_QUANTITY_SCALE: DriftQuantity
 DRIFT_QUANTITY_BIAS: DriftQuantity
@@ -213,3 +215,11 @@ class DriftStageStanding(_message.Message):
     reference_detections: int
     unit: DriftUnit
     def __init__(self, slice: _Optional[str] = ..., stage: _Optional[_Union[_calibration_pb2.Stage, str]] = ..., scale: _Optional[_Union[DriftScale, _Mapping]] = ..., effective_ratio: _Optional[float] = ..., reference: _Optional[_Union[DriftOrigin, str]] = ..., reference_tracks: _Optional[int] = ..., reference_detections: _Optional[int] = ..., unit: _Optional[_Union[DriftUnit, str]] = ...) -> None: ...
+
+class DriftLeftOut(_message.Message):
+    __slots__ = ("reason", "detections")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    DETECTIONS_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    detections: int
+    def __init__(self, reason: _Optional[str] = ..., detections: _Optional[int] = ...) -> None: ...

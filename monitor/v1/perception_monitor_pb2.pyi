@@ -92,7 +92,7 @@ class GetCalibrationRequest(_message.Message):
     def __init__(self, slices: _Optional[_Iterable[str]] = ..., bins: _Optional[int] = ..., include_bins: bool = ..., window: _Optional[str] = ...) -> None: ...
 
 class GetCalibrationResponse(_message.Message):
-    __slots__ = ("tau", "slices", "counts", "recalibrator_version", "classes", "drift", "drift_stages", "predicted")
+    __slots__ = ("tau", "slices", "counts", "recalibrator_version", "classes", "drift", "drift_stages", "predicted", "drift_left_out")
     TAU_FIELD_NUMBER: _ClassVar[int]
     SLICES_FIELD_NUMBER: _ClassVar[int]
     COUNTS_FIELD_NUMBER: _ClassVar[int]
@@ -101,6 +101,7 @@ class GetCalibrationResponse(_message.Message):
     DRIFT_FIELD_NUMBER: _ClassVar[int]
     DRIFT_STAGES_FIELD_NUMBER: _ClassVar[int]
     PREDICTED_FIELD_NUMBER: _ClassVar[int]
+    DRIFT_LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     tau: _containers.RepeatedScalarFieldContainer[float]
     slices: _containers.RepeatedCompositeFieldContainer[_calibration_pb2.SliceCalibration]
     counts: _calibration_pb2.ServiceCounts
@@ -109,7 +110,8 @@ class GetCalibrationResponse(_message.Message):
     drift: _containers.RepeatedCompositeFieldContainer[_drift_pb2.DriftStanding]
     drift_stages: _containers.RepeatedCompositeFieldContainer[_drift_pb2.DriftStageStanding]
     predicted: _containers.RepeatedCompositeFieldContainer[_calibration_pb2.PredictedCalibration]
-    def __init__(self, tau: _Optional[_Iterable[float]] = ..., slices: _Optional[_Iterable[_Union[_calibration_pb2.SliceCalibration, _Mapping]]] = ..., counts: _Optional[_Union[_calibration_pb2.ServiceCounts, _Mapping]] = ..., recalibrator_version: _Optional[str] = ..., classes: _Optional[_Iterable[_Union[_calibration_pb2.ClassCalibration, _Mapping]]] = ..., drift: _Optional[_Iterable[_Union[_drift_pb2.DriftStanding, _Mapping]]] = ..., drift_stages: _Optional[_Iterable[_Union[_drift_pb2.DriftStageStanding, _Mapping]]] = ..., predicted: _Optional[_Iterable[_Union[_calibration_pb2.PredictedCalibration, _Mapping]]] = ...) -> None: ...
+    drift_left_out: _containers.RepeatedCompositeFieldContainer[_drift_pb2.DriftLeftOut]
+    def __init__(self, tau: _Optional[_Iterable[float]] = ..., slices: _Optional[_Iterable[_Union[_calibration_pb2.SliceCalibration, _Mapping]]] = ..., counts: _Optional[_Union[_calibration_pb2.ServiceCounts, _Mapping]] = ..., recalibrator_version: _Optional[str] = ..., classes: _Optional[_Iterable[_Union[_calibration_pb2.ClassCalibration, _Mapping]]] = ..., drift: _Optional[_Iterable[_Union[_drift_pb2.DriftStanding, _Mapping]]] = ..., drift_stages: _Optional[_Iterable[_Union[_drift_pb2.DriftStageStanding, _Mapping]]] = ..., predicted: _Optional[_Iterable[_Union[_calibration_pb2.PredictedCalibration, _Mapping]]] = ..., drift_left_out: _Optional[_Iterable[_Union[_drift_pb2.DriftLeftOut, _Mapping]]] = ...) -> None: ...
 
 class AcknowledgeDriftRequest(_message.Message):
     __slots__ = ("slices", "actor")

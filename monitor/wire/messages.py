@@ -253,6 +253,9 @@ def calibration(
         drift_stages=(
             yield from _each(partial(message_of, drift_pb2.DriftStageStanding), drift.stages)
         ),
+        drift_left_out=[
+            drift_pb2.DriftLeftOut(reason=why, detections=n) for why, n in drift.left_out
+        ],
     )
 
 

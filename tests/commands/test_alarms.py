@@ -19,7 +19,7 @@ slice  severity  state                evidence   threshold  log10        raised 
 car    page      alarm, as forwarded  0.121 h    1,000 h    -0.9 of 3.0  1,030 h    σ too small by 2.2 (1.9–2.6)  12.3 s  7
 car    ticket    ok                   0 h        500 h      -∞ of 2.7    -          -                             -       -
 truck  page      warning              250 h      1,000 h    2.4 of 3.0   -          -                             -       -
-truck  ticket    too few labelled     10^-7.0 h  500 h      -7.0 of 2.7  -          -                             -       -
+truck  ticket    too few watched      10^-7.0 h  500 h      -7.0 of 2.7  -          -                             -       -
 total  page      warning              1,280 h    10^7.0 h   3.1 of 7.0   -          -                             -       -
 
 evidence is as of now: healthy driving gives as much once in so many hours at most; an alarm is raised at the threshold, and evidence begins anew
@@ -30,6 +30,12 @@ truck  as forwarded  -                           1             detection     shi
 
 to end alarms: alarms acknowledge [SLICE ...]
 """  # noqa: E501 -- the table as it is printed
+LATE = (
+    "drift has left out 12,500 labelled detections: 12,499 late (behind newer labels of their "
+    "stream: send the labels of a stream in the order of its frames, or raise [pending] "
+    "max_disorder_seconds above how far they come behind); 1 undated (of frames without a "
+    "believable capture time: send stamp_ns)"
+)
 NOON_NS = 1_750_000_000_123_456_789
 
 
@@ -49,6 +55,15 @@ def said(capsys, sidecar):
         return found.err if code else found.out
 
     return done
+
+
+def test_list_says_what_was_left_out_and_what_to_do_also_where_nothing_was_watched(said, sidecar):
+    told = ("late", 12_499), ("undated", 1), ("superseded", 7), ("overload", 0), ("tracks", 3)
+    sidecar.watch.answer = replace(sidecar.watch.answer, left_out=told)
+    assert said("list") == f"{LISTED}\n{LATE}\n"
+    assert json.loads(said("list", "--json"))["left_out"] == dict(told)
+    sidecar.watch.answer = DriftReading(left_out=told)
+    assert said("list").endswith(f"\n\n{LATE}\n")
 
 
 @pytest.fixture
@@ -83,7 +98,7 @@ def test_list_shows_slices_by_severity_then_what_is_known_of_them_and_how_alarms
 def test_an_alarm_of_one_quantity_is_listed_in_words_and_in_fields(said, sidecar):
     biased = {"dimension": "x\x1b", "quantity": Quantity.BIAS, "size": 0.312, "unit": "m"}
     sidecar.watch.answer = DriftReading((replace(STANDINGS[0], alarm=alarm(**biased)),))
-    assert "  x� off by +0.31 m (reported − true)  " in said("list")
+    assert "  x� off by +0.31 m (true − reported)  " in said("list")
     (told,) = json.loads(said("list", "--json"))["standings"]
     assert told["alarm"].items() >= {**biased, "quantity": "bias"}.items()
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import numpy as np
@@ -67,9 +68,10 @@ class Telling:
     changes: list[AlarmChange]
     there: tuple[SliceStanding, ...] = ()
     pause: float = 0.0
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
     async def standings(self):
-        return DriftStandings(self.there, ())
+        return DriftStandings(self.there, (), self.left_out)
 
     async def alarm_changes(self):
         for change in self.changes:
@@ -78,10 +80,10 @@ class Telling:
         await asyncio.Event().wait()
 
 
-def heard_by_the_end(client, standings, patience=5.0):
+def heard_by_the_end(client, standings, patience=5.0, left_out=None):
     async def listened():
         async with listening_for_alarms(client) as heard:
-            return await heard.all_of(standings, patience)
+            return await heard.all_of(DriftStandings(standings, (), left_out or {}), patience)
 
     return asyncio.run(asyncio.wait_for(listened(), 30))
 
@@ -95,6 +97,13 @@ def test_an_alarm_from_before_the_replay_is_no_news():
     assert heard_by_the_end(raised, (standing(again),)).alarms == (again,)
     # One that nobody heard of is there at the end all the same.
     assert heard_by_the_end(Telling([]), (standing(again),), 0.0).alarms == (again,)
+
+
+def test_labels_that_were_left_out_before_the_replay_are_no_news():
+    found = heard_by_the_end(Telling([], left_out={"late": 5}), (), left_out={"late": 7, "x": 1})
+    assert found.left_out == {"late": 2, "x": 1}
+    assert drift_json(found, [])["drift_left_out"] == {"late": 2, "x": 1}
+    assert drift_table(found, []).startswith("drift has left out 2 labelled detections: 2 late (")
 
 
 def sequence(name: str, times: list[float]) -> RecordedSequence:

@@ -11,6 +11,7 @@ from hashlib import sha256
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -18,16 +19,21 @@ import pytest
 from benchmarks.vehicles import BAD, fleets
 from monitor.commands.merge import write_state
 from monitor.commands.pages.report_page import Report, Said, Slice, digest_of, written
-from monitor.commands.report.evidence import Indicator, indicators
-from monitor.commands.report.live import slices_of, verdict
+from monitor.commands.report.evidence import Indicator, indicators, statement_of
+from monitor.commands.report.live import Seen, slices_of, verdict
 from monitor.commands.sending import running_sidecar
-from monitor.commands.sidecar_client import Client, ask
+from monitor.commands.sidecar_client import Client, DriftStandings, ask
+from monitor.drift.alarms import DriftState, SliceStanding
+from monitor.drift.bets import Quantity, Severity
 from monitor.figures.svg import number
-from monitor.frames.slices import marked
+from monitor.frames.slices import TOTAL, marked
 from monitor.frames.space import Dimension, Space
 from monitor.statistics.exact_engine import evaluate_rows
 from monitor.statistics.observations import finished
+from monitor.statistics.state import StatisticsState
 from monitor.store.statistics_state import StoredState
+from tests import states
+from tests.alarmed import STANDINGS, alarm
 from tests.commands.spoken import done, found, refused
 from tests.piped import SECOND, opened, pipeline_of, sent
 from tests.received import frame
@@ -184,6 +190,29 @@ def test_an_indicator_is_met_only_where_its_whole_interval_is():
 def test_the_verdict_asks_whether_ground_truth_without_any_error_is_a_copy():
     (found,) = verdict([sliced("Car", 0.0)], [])
     assert found.kind == "ticket" and "Is the ground truth a copy of the mean?" in found.sentence
+
+
+def test_a_statement_names_what_an_alarm_finds_wrong():
+    biased = alarm(dimension="x", quantity=Quantity.BIAS, size=0.312, unit="m")
+    standings = DriftStandings((replace(STANDINGS[0], alarm=biased),), ())
+    seen = Seen(StatisticsState(states.BINNING, states.WINDOWS), standings=standings)
+    (told,) = cast(Any, statement_of(seen, {}))["predicate"]["alarms"]
+    assert (
+        told.items() >= {"dimension": "x", "quantity": "bias", "size": 0.312, "unit": "m"}.items()
+    )
+    assert "car, biased as forwarded: x off by +0.31 m" in told["sentence"]
+
+
+@pytest.mark.parametrize(
+    ("state", "kinds"), [(DriftState.OK, ["note", "well"]), (DriftState.TOO_FEW, ["ticket"])]
+)
+def test_no_verdict_is_well_where_drift_has_left_out_most_labels(state, kinds):
+    total = SliceStanding(TOTAL, Severity.PAGE, state, 0.0, 0.0, 1000.0, None)
+    found = list(verdict([sliced("Car", 1.0)], [], (), DriftStandings((total,), (), {"late": 500})))
+    assert [one.kind for one in found] == kinds
+    assert found[0].sentence.startswith("Drift has left out 500 labelled detections: 500 late (")
+    few = DriftStandings((total,), (), {"superseded": 500})
+    assert [one.kind for one in verdict([sliced("Car", 1.0)], [], (), few)] == ["well"]
 
 
 def test_evidence_wants_a_file_of_its_own():

@@ -348,7 +348,7 @@ def test_alerts_fire_when_and_for_whom_they_should_and_no_others_do(tmp_path, ru
 CAUSES = {
     ("scale", "joint", ""): ("2.2", "joint: errors are 2.20 times what was predicted"),
     ("scale", "y", ""): ("0.5", "y: errors are 0.50 times what was predicted"),
-    ("bias", "x", "m"): ("-0.312", "x is off by -0.31 m (reported less true)"),
+    ("bias", "x", "m"): ("-0.312", "x is off by -0.31 m (true less reported)"),
     ("correlation", "y", ""): (
         *("1.8", "y: the errors are not correlated as is stated, by a factor 1.80"),
     ),

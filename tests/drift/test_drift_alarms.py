@@ -245,8 +245,8 @@ X = {"dimension": "x", "unit": "m"}
         (Quantity.SCALE, 2.2, {}, "standard deviations 2.2 times too small (1.9 to 2.6)"),
         (Quantity.SCALE, 3.1, X, "x: standard deviations 3.1 times too small"),
         (Quantity.SCALE, 0.5, X, "x: standard deviations 2 times too large"),
-        (Quantity.BIAS, 0.312, X, "x off by +0.31 m (reported − true)"),
-        (Quantity.BIAS, -12.6, {"dimension": "w"}, "w off by −13 (reported − true)"),
+        (Quantity.BIAS, 0.312, X, "x off by +0.31 m (true − reported)"),
+        (Quantity.BIAS, -12.6, {"dimension": "w"}, "w off by −13 (true − reported)"),
         (
             *(Quantity.CORRELATION, 1.8, {"dimension": "y"}),
             "y given the dimensions before it: σ 1.8 times too small, the stated correlation is "

@@ -243,6 +243,31 @@ def test_a_source_that_keeps_its_order_waits_for_nothing_and_another_as_far_as_i
     assert buffer.ready() == [115, 119, 120]
 
 
+def test_what_is_refused_when_late_is_taken_in_order_and_in_as_much_disorder_as_there_was():
+    buffer, limit = ReorderBuffer[int](DISORDER), SET_BACK_NS
+    buffer.go_on({0: 100})
+
+    def put(stamp: int, *, late: bool = True) -> tuple[bool, list[int]]:
+        return buffer.put(stamp, 0, stamp, refuse_late=late), buffer.ready()
+
+    # Behind the last run.
+    assert put(79) == (False, [])
+    assert [put(100), put(110)] == [(True, [100]), (True, [110])]
+    # So far behind that nothing waits for the like of it, and less far.
+    assert [put(89), put(111)] == [(False, []), (True, [111])]
+    assert put(105) == (False, [])
+    assert [put(119), put(114), put(124)] == [(True, []), (True, []), (True, [114])]
+    assert put(113, late=False) == (True, [113])
+    assert put(limit + 200) == (True, [119, 124])
+    assert put(limit + 209) == (True, [])
+    assert put(limit + 230) == (True, [limit + 200, limit + 209])
+    # A source begins anew with what comes in time; what is held of it goes out before.
+    assert put(104) == (False, [])
+    assert put(104, late=False) == (True, [limit + 230])
+    assert put(103) == (True, [])
+    assert put(115) == (True, [103, 104])
+
+
 def test_what_has_waited_long_or_is_of_sources_that_begin_anew_waits_no_longer():
     buffer = buffer_of()
     buffer.put(100, 0, 1, now_ns=1000)

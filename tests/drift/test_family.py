@@ -170,13 +170,16 @@ def test_an_alarm_says_how_many_detections_and_tracks_there_were_since_it_began(
 STAYS = DriftSettings(calm_hours=0.0)
 
 
-def read(family):
-    return family_reading(family, (("late", 3),))
+def read(family, **missed):
+    by_slice = {family.names.index(name): n for name, n in missed.items()}
+    return family_reading(family, (("late", 3),), by_slice)
 
 
-def standing(family, slice="car", severity=Severity.PAGE):
+def standing(family, slice="car", severity=Severity.PAGE, **missed):
     return next(
-        one for one in read(family).standings if (one.slice, one.severity) == (slice, severity)
+        one
+        for one in read(family, **missed).standings
+        if (one.slice, one.severity) == (slice, severity)
     )
 
 
@@ -203,10 +206,9 @@ def test_every_slice_and_all_together_stand_under_both_severities():
 def test_a_slice_has_too_few_detections_and_then_is_ok_until_an_alarm_and_after_it():
     family = family_of(STAYS, reference=exact_reference())
     fed(family, drive(1))
-    assert standing(family).state is DriftState.TOO_FEW
+    assert standing(family).state is standing(family, "total").state is DriftState.TOO_FEW
     fed(family, drive(1, 1, begin=1.0))
-    assert standing(family).state is DriftState.OK
-    assert standing(family, "total").state is DriftState.OK
+    assert standing(family).state is standing(family, "total").state is DriftState.OK
     fed(family, drive(15, 2, made=lambda _: 5.0, begin=2.0))
     found = standing(family)
     assert found.state is DriftState.ALARM
@@ -215,6 +217,22 @@ def test_a_slice_has_too_few_detections_and_then_is_ok_until_an_alarm_and_after_
     family.acknowledge((), "anna")
     assert (standing(family).alarm, standing(family).peak) == (None, 0)
     assert sum(one.alarms for one in read(family).counts) == 1
+
+
+def test_a_slice_of_which_more_was_left_out_than_watched_is_not_ok_nor_are_all_together():
+    family = family_of(STAYS, ("car", "van"), exact_reference())
+    fed(family, drive(5, slices=(0, 1)))
+    watched = family.slices[0].labelled
+    assert watched >= 100
+    states = {
+        (missed, slice): standing(family, slice, car=missed).state
+        for missed in (watched, watched + 1, 2 * watched + 1)
+        for slice in ("car", "van", "total")
+    }
+    assert [at for at, state in states.items() if state is not DriftState.OK] == [
+        *((watched + 1, "car"), (2 * watched + 1, "car"), (2 * watched + 1, "total"))
+    ]
+    assert set(states.values()) == {DriftState.OK, DriftState.TOO_FEW}
 
 
 def test_a_tenth_of_what_an_alarm_needs_is_a_warning():

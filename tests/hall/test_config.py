@@ -202,6 +202,7 @@ OF_THE_CORE: dict[str, tuple[str, Any]] = {
     "hours_between_false_tickets": ("hours_between_false_tickets", 7.0),
     "page_tolerance": ("page_tolerance", 1.5),
     "ticket_tolerance": ("ticket_tolerance", 1.7),
+    "bias_tolerance": ("bias_tolerance", 0.7),
     "class_tolerance": ("class_tolerance", 3.0),
     "unit": ("unit", "detection"),
     "reference_tracks": ("reference_tracks", 31),

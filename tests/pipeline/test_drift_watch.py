@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from monitor.config import InvalidConfiguration
-from monitor.drift.alarms import AlarmChange, AlarmReason, DriftReading
+from monitor.drift.alarms import AlarmChange, AlarmReason, DriftReading, DriftState
+from monitor.drift.bets import Severity
 from monitor.drift.evidence import DriftSettings
+from monitor.drift.family import family_state, restored_family
 from monitor.frames.frame import MatchedRows, TrackIds
 from monitor.frames.slices import TOTAL, Slice, SliceBy, SliceTable
 from monitor.frames.space import Space, plain_space
@@ -27,8 +29,10 @@ from monitor.recalibration.recalibrator import Identity
 from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import IDENTITY, Selection
 from monitor.statistics.observations import finished
+from monitor.store.documents import family_text
 from tests.alarmed import RAISED, alarm
-from tests.piped import pipeline_of
+from tests.piped import opened, pipeline_of, reported
+from tests.received import Label, Sent, frame, labels
 
 XY, XYZ = plain_space(("x", "y"), "m"), plain_space(("x", "y", "z"), "m")
 PERIOD = 10**8
@@ -91,10 +95,15 @@ def reading_of(watch: DriftWatch) -> DriftReading:
 # ---- what counts
 
 
-def test_truth_that_is_late_or_of_no_known_time_is_counted_and_not_watched():
+def test_truth_of_no_known_time_or_late_and_behind_what_was_watched_is_counted_alone():
     watch = watch_of()
-    frames = rows_of(0, live=False), rows_of(1, stamp=False), rows_of(3, slices=())
-    assert taken_in(watch, *frames, rows_of(2, slices=(0, 1))) == [1, 1, 0]
+    undated, old = rows_of(1, stamp=False), rows_of(0, stamp=False, live=False, slices=(1,))
+    late = rows_of(1, live=False, slices=(0, 0, 1))
+    frames = undated, rows_of(2, live=False, slices=(0, 1)), late, rows_of(3, slices=())
+    assert taken_in(watch, *frames, rows_of(1, slices=(0, 1)), old) == [2, 2, 0]
+    assert watch.missed == {0: 6, 1: 2}
+    watch.changed("a", [0, 2])
+    assert watch.missed == {1: 2}
     watch.family.seconds.late, watch.family.seconds.left_out = 3, 6
     assert dict(reading_of(watch).left_out) == {
         **{"late": 4, "undated": 4, "superseded": 0, "overload": 0, "failed": 0},
@@ -107,7 +116,7 @@ def test_what_an_earlier_recalibrator_of_a_slice_made_is_superseded_also_where_i
     watch = watch_of(told=told)
     watch.changed("a", [])
     assert taken_in(watch, rows_of(0, slices=(0, 0, 1))) == [2, 1, 0]
-    watch.add(rows_of(1, slices=(0, 0, 1)), "a")
+    watch.add(rows_of(1, slices=(0, 0, 1), live=False), "a")
     watch.changed("b", [0])
     assert taken_in(watch) == [0, 2, 0]
     assert watch.left_out["superseded"] == 2
@@ -198,6 +207,93 @@ def test_detections_whose_nees_is_no_number_are_left_out_of_evidence():
     watch = watch_of()
     assert taken_in(watch, rows, rows_of(1)) == [7, 0, 0]
     assert np.isfinite(watch.family.evidence.sums).all()
+
+
+def later(delay_s: float, fault_s: float = 12.0, seconds: int = 20) -> DriftWatch:
+    """A drive through a pipeline, whose σ² become five times too small; labels come so late."""
+    pipeline = pipeline_of(drift={"reference_seconds": 5.0})
+    told: list[AlarmChange] = []
+    pipeline.drift.announce = told.append
+    stream, random = opened(pipeline), np.random.default_rng(0)
+    many, late = 10 * seconds, round(10 * delay_s)
+    truth = {i: random.normal(size=(8, 3)) for i in range(many)}
+    for number in range(many + late):
+        scale = 1.0 if number < 10 * fault_s else 5.0**0.5
+        errors = scale * random.normal(size=(8, 3)) if number < many else ()
+        rows = [
+            Sent(i, tuple(truth[number][i] + error), (1.0,) * 3, upstream_track=i)
+            for i, error in enumerate(errors)
+        ]
+        pipeline.process(stream, frame(rows, number, number * PERIOD))
+        if (of := number - late) >= 0:
+            told_of = [Label(i, tuple(one.tolist())) for i, one in enumerate(truth[of])]
+            reported(pipeline, labels(told_of, of))
+            finished(pipeline.drift.catch_up())
+    finished(pipeline.drift.catch_up(everything=True))
+    (first, *_) = told
+    assert (first.why, first.alarm.slice) == (AlarmReason.RAISED, "car")
+    assert first.alarm.severity is Severity.PAGE
+    assert fault_s < first.alarm.event_ns / 1e9 < fault_s + 4
+    assert sum(pipeline.drift.left_out.values()) == 0
+    return pipeline.drift
+
+
+def test_labels_that_are_all_a_minute_late_are_evidence_like_those_that_come_at_once():
+    at_once, late = (family_state(later(delay).family, "") for delay in (0, 61))
+    assert b"".join(finished(family_text(late))) == b"".join(finished(family_text(at_once)))
+
+
+def test_a_late_label_bets_once_however_often_it_is_revised_and_also_where_it_is_the_first():
+    pipeline = pipeline_of()
+    stream, rows = opened(pipeline), [Sent(0, (0.0,) * 3, (1.0,) * 3)]
+    for number in range(620):
+        pipeline.process(stream, frame(rows, number, number * PERIOD))
+    for number, revisions in enumerate(((1, 2, 3), (0, 1))):
+        for revision in revisions:
+            told = [Label(0, (1.0,) * 3)] if revision else []
+            told_of = replace(labels(told, number, complete=True), revision=revision)
+            reported(pipeline, told_of)
+    assert taken_in(pipeline.drift) == [2]
+    assert pipeline.counters.truth.matched == 4
+    assert sum(pipeline.drift.left_out.values()) == 0
+
+
+def test_labels_of_an_hour_ago_are_left_out_where_newer_ones_are_watched_and_watched_elsewhere():
+    watch = watch_of()
+    for number in range(0, 200, 2):
+        watch.add(rows_of(number + 36_000), "a")
+        watch.add(rows_of(number + 1, live=False, slices=(0, 0)), "a")
+        watch.add(rows_of(number + 1, live=False, slices=(1, 1), source=1), "a")
+    assert taken_in(watch) == [400, 200, 0]
+    assert watch.left_out["late"] == 200
+    assert {one.slice: one.state for one in reading_of(watch).standings} == {
+        **{"car": DriftState.OK, "van": DriftState.OK, "box": DriftState.TOO_FEW},
+        "total": DriftState.OK,
+    }
+
+
+def test_a_longer_disorder_that_is_allowed_orders_labels_that_would_be_late():
+    def watched(disorder_s: float) -> tuple[int, int]:
+        watch = watch_of(disorder_ns=round(disorder_s * 1e9))
+        for second in range(0, 60, 2):
+            for tenth in (*range(10, 20), *range(10)):
+                watch.add(rows_of(10 * second + tenth, live=False, slices=(0,)), "a")
+        watch.begin_anew()
+        return taken_in(watch)[0], watch.left_out["late"]
+
+    assert watched(0.5) == (300, 300)
+    assert watched(2.0) == (590, 10)
+
+
+def test_after_a_restart_labels_behind_the_evidence_are_late_and_those_after_it_are_not():
+    watch = watch_of()
+    taken_in(watch, *(rows_of(number) for number in range(50)))
+    state = family_state(watch.family, "")
+    after = watch_of()
+    after.go_on(restored_family(state, after.settings, {}, "")[0])
+    batch = [rows_of(number, live=False) for number in range(40, 60)]
+    assert taken_in(after, *batch)[0] == taken_in(watch, *batch)[0] == 61 * 4
+    assert after.left_out["late"] == watch.left_out["late"] == 9 * 4
 
 
 # ---- in steps

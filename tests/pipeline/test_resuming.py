@@ -13,13 +13,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from monitor.drift.family import family_state, restored_family
+from monitor.drift.family import family_state
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.pending import Dropped
 from monitor.pipeline.restart import (
     RUN_STATE,
     OpenTracks,
     Resumption,
+    restore_drift,
     restore_run,
     run_state_of,
     with_tracks,
@@ -83,9 +84,7 @@ def resumed(kept: Checkpoint, fresh: Pipeline, journal: ListJournal) -> Resumpti
     run = RUN_STATE.read(kept.run)
     assert bits(RUN_STATE.read(RUN_STATE.write(run))) == bits(run)
     restore_run(fresh, run)
-    watch, version = fresh.drift, fresh.recalibrators.selection.version
-    family = read_family(kept.drift)
-    watch.family, _ = restored_family(family, watch.settings, watch.family.usual.given, version)
+    restore_drift(fresh, read_family(kept.drift))
     know(fresh, journal)
     resumption = Resumption(fresh)
     resumption.run(cast(Journal, journal), run.sequence)

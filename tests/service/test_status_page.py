@@ -16,10 +16,19 @@ from urllib.parse import quote
 import numpy as np
 import pytest
 
-from monitor.drift.alarms import Alarm, AlarmChange, AlarmReason, error_of, hours
+from monitor.drift.alarms import (
+    Alarm,
+    AlarmChange,
+    AlarmReason,
+    DriftReading,
+    DriftState,
+    error_of,
+    hours,
+)
 from monitor.drift.bets import Quantity, Stage
 from monitor.figures.svg import number
 from monitor.figures.timeline import Mark
+from monitor.frames.slices import TOTAL
 from monitor.frames.space import MOST_SLICES
 from monitor.pipeline.housekeeping import Events
 from monitor.promotion.records import (
@@ -321,6 +330,16 @@ def test_a_healthy_sidecar_says_that_nothing_is_known_to_be_wrong():
     assert drawn(found, "car")
 
 
+def test_labels_that_drift_left_out_are_told_and_a_warning_where_they_are_most():
+    few = replace(READING.standings[0], slice=TOTAL, state=DriftState.TOO_FEW, alarm=None)
+    left_out = "Drift has left out 500 labelled detections: 500 late ("
+    for standings, kind in (((), "well"), ((few,), "warning")):
+        found = view(910.0, drift=DriftReading(standings, left_out=(("late", 500),)))
+        (sentence,) = said(found)
+        assert sentence.startswith(f"{kind}: {left_out if standings else 'Nothing'}")
+        assert left_out in drawn(found)
+
+
 def test_a_sidecar_without_frames_says_so_and_where_it_waits():
     pipeline = pipeline_of()
     shot = snapshot(pipeline=pipeline)
@@ -375,11 +394,11 @@ def test_an_alarm_of_one_quantity_is_said_with_its_dimension():
     found = view(910.0, drift=replace(READING, standings=(replace(STANDINGS[0], alarm=biased),)))
     (page, *_) = said(replace(found, event_ns=196_400_000_000))
     assert page == (
-        "page: car is biased: <x> off by −0.31 m (reported − true); page raised 3 min ago."
+        "page: car is biased: <x> off by −0.31 m (true − reported); page raised 3 min ago."
     )
     text = drawn(found)
     assert "<x>" not in text
-    assert "is biased: <b>" in text and "&lt;x&gt; off by −0.31 m (reported − true)" in text
+    assert "is biased: <b>" in text and "&lt;x&gt; off by −0.31 m (true − reported)" in text
 
 
 def test_a_swap_is_verified_by_the_guard_and_is_not_called_well_meanwhile():

@@ -21,7 +21,14 @@ from monitor.commands.doctor.rules import (
     share,
     shares,
 )
-from monitor.drift.alarms import Counted, DriftState, alarm_sentence, hours, size_of_error
+from monitor.drift.alarms import (
+    Counted,
+    DriftState,
+    alarm_sentence,
+    hours,
+    left_out_sentence,
+    size_of_error,
+)
 from monitor.drift.bets import Severity as Urgency
 from monitor.drift.evidence import Scale
 from monitor.frames.slices import is_bare, is_total
@@ -46,6 +53,9 @@ _NEARLY_FULL = 0.9
 # Of frames, that a tracker must not answer in time, or cannot track, before it is told.
 _LATE, _UNTRACKED = 0.05, 0.05
 _UNTRACKABLE = ("too_late", "repeated", "unstamped", "unmoved")
+
+# Why drift leaves out labels for another reason than their time.
+_NOT_BY_TIME = ("superseded", "overload", "failed", "late_seconds", "tracks")
 
 # NEES/K beyond these factors, over so many detections since the start, is worth a word; or over so
 # many independent ones, as drift counts them.
@@ -273,6 +283,16 @@ def unwatched(seen: Observation) -> Found:
         yield REMARK, "truth comes, but nothing watches for drift"
 
 
+def left_behind(seen: Observation) -> Found:
+    """Finds labels that are left out of drift: late ones, and those of no known time."""
+    found, total, labels, when = part_of(
+        seen, "drift_left_out_total", "reason", "ground_truth_total", _NOT_BY_TIME
+    )
+    if total > 0:
+        severity = WRONG if total > 0.5 * labels else REMARK
+        yield severity, f"{left_out_sentence({why: round(n) for why, n in found.items()})}, {when}"
+
+
 def far_from_one(seen: Observation) -> Found:
     """Finds NEES/K far from 1 without an alarm: over longer times than drift is found in, or on
     labels that prove nothing yet.
@@ -396,6 +416,7 @@ RULES = {
         Rule("calibrationdriftpage", alarms(Urgency.PAGE), ""),
         Rule("calibrationdriftticket", alarms(Urgency.TICKET), ""),
         Rule("nobody-watches-for-drift", unwatched),
+        Rule("labels-that-drift-leaves-out", left_behind),
         Rule("measures-far-from-one", far_from_one),
         Rule("too-many-slices", overflow),
     ),

@@ -16,7 +16,14 @@ import numpy as np
 
 from monitor.commands.pages.report_page import Report, Said, Section, Slice
 from monitor.commands.sidecar_client import Client, DriftStandings
-from monitor.drift.alarms import Alarm, alarm_sentence, hours, moment
+from monitor.drift.alarms import (
+    Alarm,
+    DriftState,
+    alarm_sentence,
+    hours,
+    left_out_sentence,
+    moment,
+)
 from monitor.drift.bets import Severity
 from monitor.figures.evaluations import JOINT, factors
 from monitor.figures.svg import Figure, number
@@ -58,6 +65,7 @@ _VEHICLES, _NAMED = 20, 3
 # Slices with a line over time, and factors on σ that are too far off to be called calibrated.
 _LINES, _FACTOR = 6, math.sqrt(2.0)
 
+_NOTHING_STANDS = DriftStandings()
 
 S = TypeVar("S", SliceStatistics, PredictedStatistics)
 
@@ -74,7 +82,7 @@ class Seen:
     statistics: StatisticsState
     status: Status | None = None
     listing: Listing | None = None
-    standings: DriftStandings = field(default_factory=lambda: DriftStandings((), ()))
+    standings: DriftStandings = field(default_factory=DriftStandings)
     counts: Mapping[str, int] = field(default_factory=dict)
     active: Mapping[str, str] = field(default_factory=dict)
 
@@ -106,7 +114,7 @@ def report_of(
     classes, alarms = list(classes_of(seen.statistics)), alarms_of(seen.standings)
     return Report(
         title="Calibration report",
-        verdict=[*_differing(compared), *verdict(slices, alarms, classes)],
+        verdict=[*_differing(compared), *verdict(slices, alarms, classes, seen.standings)],
         slices=slices,
         classes=classes,
         opening=[_vehicles(compared), _over_time(seen)],
@@ -163,14 +171,23 @@ def alarms_of(standings: DriftStandings) -> list[Alarm]:
 
 
 def verdict(
-    slices: Sequence[Slice], alarms: Sequence[Alarm], classes: Sequence[object] = ()
+    slices: Sequence[Slice],
+    alarms: Sequence[Alarm],
+    classes: Sequence[object] = (),
+    standings: DriftStandings = _NOTHING_STANDS,
 ) -> Iterator[Said]:
-    """Says what is wrong, the gravest first: alarms, then slices that are far off.
+    """Says what is wrong, the gravest first: alarms, labels left out, slices that are far off.
 
     classes  slices of class probabilities with labels, which are not judged here
     """
     for alarm in alarms:
         yield Said(str(alarm.severity), f"Alarm, {alarm_sentence(alarm)}.")
+    left_out = left_out_sentence(standings.left_out)
+    blind = bool(left_out) and any(
+        one.slice == TOTAL and one.state is DriftState.TOO_FEW for one in standings.standings
+    )
+    if left_out:
+        yield Said("ticket" if blind else "note", f"{left_out[0].upper()}{left_out[1:]}.")
     if not slices:
         of = " of estimates; of class probabilities see below" * bool(classes)
         yield Said("ticket", f"Nothing can be judged: no ground truth has come{of}.")
@@ -197,7 +214,7 @@ def verdict(
             f"{number(max(factor, 1 / factor))} times too {way} as it is forwarded "
             f"({one.last.rows:,} labelled detections). No drift is proven by this alone.",
         )
-    if known and not alarms and not off:
+    if known and not alarms and not off and not blind:
         yield Said("well", "No alarm, and no slice is off by a factor 2 in variance or more.")
 
 

@@ -319,6 +319,13 @@ CASES = [
     (REMARK, DRIFT, unwatched(), "nothing watches for drift"),
     *(
         (
+            *(severity, DRIFT, rises("drift_left_out_total", n, reason="late")),
+            *(f"left out {n:,} labelled detections: {n:,} late (behind newer", "while doctor"),
+        )
+        for severity, n in ((REMARK, 10), (WRONG, 900_000))
+    ),
+    *(
+        (
             *(REMARK, DRIFT),
             stands("nees_ratio", value, slice="car", stage="recalibrated", dimension="joint"),
             f"far from 1 since the start: car {value:g}",
