@@ -77,7 +77,7 @@ class Cause:
         bias         mean error, true less reported, in its unit
         correlation  factor on σ given the dimensions before it beside that on σ alone
         tail         share of detections far outside
-        confidence   accuracy less stated confidence: as NEES, votes have 1 plus the contrary
+        confidence   accuracy less stated confidence
 
         run    (SAID,) of the chart
         scale  of the same
@@ -94,6 +94,7 @@ class Cause:
             case Quantity.TAIL:
                 return float(run[3]) / count
             case Quantity.CONFIDENCE:
+                # x of a vote is 1 + stated confidence − accuracy.
                 return 1 - float(run[1]) / count
         return math.sqrt(float(z.mean()) / count) if there else scale.estimate
 

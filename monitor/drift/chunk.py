@@ -575,6 +575,7 @@ class Chunk:
         chart = CHARTS[number]
         scale = scale_of(evidence.run[slice, number], family.usual.worth(slice, chart.stage))
         of_classes = is_of_classes(family.slices[slice].name)
+        run = evidence.run[slice, number]
         cause = Cause(Quantity.CONFIDENCE) if of_classes else cause_of(evidence, slice, number)
         return Alarm(
             slice=name,
@@ -584,7 +585,7 @@ class Chunk:
             direction=chart.direction,
             dimension=cause.names(family.dimensions[slice]),
             quantity=cause.quantity,
-            size=cause.size(evidence.run[slice, number], scale),
+            size=cause.size(run, scale),
             unit=cause.unit(family.dimensions[slice]),
             evidence=gathered,
             threshold=float(family.thresholds[severity]),

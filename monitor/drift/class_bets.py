@@ -235,18 +235,18 @@ def _rows(votes: list[_Ballot], now: dict[int, int]) -> WatchedRows:
     """Makes rows of complete votes, and a frame of each source that has any."""
     sources = list(dict.fromkeys(vote.source for vote in votes))
     votes = sorted(votes, key=lambda vote: sources.index(vote.source))
-    nothing = np.zeros((len(Stage), 1, len(votes)))
     labels = np.array([vote.labels for vote in votes])
     frame = np.array([sources.index(vote.source) for vote in votes])
     said = np.stack([vote.said for vote in votes]) / labels[:, None, None]
     changed = np.zeros(len(sources), bool)
     np.logical_or.at(changed, frame, [vote.changed for vote in votes])
+    none = np.zeros((len(Stage), 0, len(votes)))
     return WatchedRows(
         slices=np.array([vote.slice for vote in votes]),
         nees=1 + np.stack([vote.doubt for vote in votes], axis=1) / labels,
-        z=nothing,
-        u=nothing,
-        error=nothing,
+        z=none,
+        u=none,
+        error=none,
         track=np.array([vote.track for vote in votes], np.uint64),
         frame=frame,
         stamp_ns=np.array([now[source] for source in sources]),

@@ -49,7 +49,7 @@ from monitor.drift.evidence import (
     shares_of,
 )
 from monitor.drift.reference import Reference
-from monitor.drift.track_seconds import TrackSeconds
+from monitor.drift.track_seconds import SECOND, TrackSeconds
 from monitor.drift.usual import SliceState, Usual, WatchedRows
 from monitor.frames.marks import ArrayForm, Count, Nanoseconds
 from monitor.frames.slices import TOTAL, is_of_classes
@@ -217,7 +217,10 @@ class Family:
 
         k  degrees of freedom of all of them
         """
-        seconds, apart = self.seconds.take(k, rows)
+        if rows.votes is None:
+            seconds, apart = self.seconds.take(k, rows)
+        else:  # tracks vote on class probabilities as a whole
+            seconds, apart = np.zeros(0, SECOND), np.full(rows.n, np.nan)
         self.usual.see(rows, apart)
         chunk = Chunk(self, k, rows, apart, seconds)
         chosen = chunk.chosen

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from typing import Annotated
@@ -222,8 +222,16 @@ def shipped(k: int) -> Reference:
 
 
 # Of class probabilities: votes of tracks are compared with what is stated, and nothing is learned.
-NOTHING_USUAL = replace(
-    shipped(1), temperings=np.ones(len(SPACINGS)), frame_tempering=1.0, levels=None
+NOTHING_USUAL = Reference(
+    1,
+    Origin.SHIPPED,
+    np.zeros(0),
+    0,
+    1.0,
+    np.full(len(SPACINGS), 1.0),
+    np.ones(len(SPACINGS)),
+    1.0,
+    None,
 )
 
 # In ln e: a quantile is off by less than one bin, 0.4 %.

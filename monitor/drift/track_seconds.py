@@ -119,10 +119,8 @@ class TrackSeconds:
                  last one of its track, or of its source where the track is new; NaN where neither
                  is known, or the row comes late
         """
-        apart = np.full(rows.n, np.nan)
-        if rows.votes is not None:  # of whole tracks
-            return self._open[:0], apart
         arrivals = self.times.take(rows.source, rows.stamp_ns)
+        apart = np.full(rows.n, np.nan)
         self._add(self._gathered(k, rows, arrivals, apart))
         turns = self._open["turn"].tolist()
         by = np.array([arrivals.ended.get(turn, -1) for turn in turns], np.int64)

@@ -46,11 +46,12 @@ _WAITING = 1 << 17
 # Versions remembered. Labels for a forgotten one count only where no epoch has begun since start.
 _MOST_VERSIONS = 4096
 
-# Dimension that stands for class probabilities in the family: of one degree of freedom.
-_CONFIDENCE = Dimension("confidence")
-
 # Why detections with truth are not watched.
 _LEFT_OUT = ("late", "undated", "superseded", "overload", "failed")
+
+
+# What class probabilities have in place of dimensions.
+_OF_CLASSES = Dimension("class")
 
 
 class NoSuchSlice(ValueError):
@@ -203,7 +204,7 @@ class DriftWatch:
               how far behind others of its source a label's frame may be, and still be in order
     clock     how far event time has come, over all sources
     left_out  detections with truth that are not watched, by why
-    missed    by slice, those of its present epoch among them
+    missed    by slice, of class probabilities or not, those of its present epoch among them
     at_work   whether somebody is taking in what waits, or holds all as it is
     """
 
@@ -220,7 +221,7 @@ class DriftWatch:
     # Sequence of the last frame that was answered with an earlier recalibrator of classes.
     classes_since: int = 0
     left_out: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_LEFT_OUT, 0))
-    missed: Counter[int] = field(default_factory=Counter)
+    missed: Counter[tuple[bool, int]] = field(default_factory=Counter)
     # Places in the family of the slices of each table.
     _places: list[int] = field(default_factory=list)
     _class_places: list[int] = field(default_factory=list)
@@ -286,10 +287,10 @@ class DriftWatch:
 
     def _leave_out(self, why: str, rows: MatchedRows | WatchedClasses) -> None:
         self.left_out[why] += rows.n
-        # Tracks vote on class probabilities: how many votes are missed is not known.
         if isinstance(rows, MatchedRows):
-            self._grow()
-            self.missed.update([self._places[slice] for slice in rows.slices.tolist()])
+            self.missed.update((False, slice) for slice in rows.slices.tolist())
+        else:
+            self.missed[True, rows.index] += rows.n
 
     def _take_over(self) -> None:
         """Moves frames that no older frame can overtake into the open portion of their kind."""
@@ -384,7 +385,7 @@ class DriftWatch:
             self.family.grow(entry.name, [space.dimensions[i] for i in space.joint])
         for one in self.class_slices.slices[len(self._class_places) :]:
             self._class_places.append(len(slices))
-            self.family.grow(class_member(one.label), [_CONFIDENCE])
+            self.family.grow(class_member(one.label), [_OF_CLASSES])
 
     def _watched(self, space: Space, frames: Sequence[_Frame]) -> WatchedRows:
         """Measures the NEES of frames at both stages.
@@ -462,10 +463,10 @@ class DriftWatch:
         follows  it is the one before, adapted: no epoch begins
         """
         self.epochs.begin(version, slices)
+        for slice in slices:
+            del self.missed[False, slice]
         self._grow()
         places = [self._places[slice] for slice in slices]
-        for place in places:
-            del self.missed[place]
         for change in self.family.new_epoch(places, left=not follows):
             self.announce(change)
 
@@ -476,6 +477,8 @@ class DriftWatch:
         """
         self.classes_since = sequence
         self._votes.forget()
+        for slice in range(len(self._class_places)):
+            del self.missed[True, slice]
         self._grow()
         for change in self.family.new_epoch(self._class_places):
             self.announce(change)
@@ -519,7 +522,9 @@ class DriftWatch:
         # Detections that could not join the bet of their track; each is bet on by itself.
         seconds = self.family.seconds
         left_out = self.left_out | {"late_seconds": seconds.late, "tracks": seconds.left_out}
-        return family_reading(self.family, tuple(left_out.items()), self.missed)
+        places = {False: self._places, True: self._class_places}
+        missed = {places[kind][slice]: count for (kind, slice), count in self.missed.items()}
+        return family_reading(self.family, tuple(left_out.items()), missed)
 
 
 def _tracks(rows: MatchedRows) -> ClusterArray:

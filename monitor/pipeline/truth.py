@@ -501,7 +501,7 @@ class TruthLedger:
         A fault costs the class statistics of these rows alone.
         """
         stored, rows, table = frame.stored, record.class_rows, self.live.class_slices
-        opinions, watched = stored.opinions, not retracts and (record.live or not record.replaces)
+        opinions, watched = stored.opinions, not (retracts or again)
         if opinions is None or rows.size == 0:
             return
         with contained(self.counters, log, "matched class probabilities were not counted"):
