@@ -36,13 +36,19 @@ NOTHING = np.zeros((1, STATES))
 EVERY = np.array([math.inf])
 
 
-def left(level: float, counts: list[int], mean: float = 0.0, common: float = 0.0) -> Residuals:
+Known = tuple[float, float, float, float, float]
+KNOWN: Known = (USUAL, TAU**2, OMEGA**2, SPREAD**2, LENGTH)
+
+
+def left(
+    level: float, counts: list[int], mean: float = 0.0, common: float = 0.0, usual: Known = KNOWN
+) -> Residuals:
     """What is left of the level of the last of some seconds, whose detections these are."""
     *before, now = counts
     past = Past(*(np.array([one]) for one in (now, sum(before), sum(n * n for n in before))))
-    usual = (np.array([[one]]) for one in (USUAL, TAU**2, OMEGA**2, SPREAD**2, LENGTH))
+    known = UsualLevels(*(np.array([[one]]) for one in usual))
     y, own, shared = (np.array([[one]]) for one in (level, mean, common))
-    return residuals(y, past, own, shared, UsualLevels(*usual), LOW, HIGH).flat()
+    return residuals(y, past, own, shared, known, LOW, HIGH).flat()
 
 
 some_counts = st.lists(st.integers(1, int(LENGTH)), min_size=1, max_size=12)
@@ -67,11 +73,21 @@ def test_residuals_have_the_law_of_a_second_given_the_mean_of_the_earlier_ones(
     assert found.learning[0] * seconds == pytest.approx(slope)
 
 
-def test_a_second_of_more_detections_than_usual_tells_no_more_and_one_of_fewer_less():
-    v = [left(1.0, [10, 10, count]).v[0] for count in (1, 5, 10, 100)]
-    assert v[0] > v[1] > v[2] == v[3]
-    v = [left(1.0, [count, count, 10]).v[0] for count in (1, 5, 10, 100)]
-    assert v[0] > v[1] > v[2] == v[3]
+def test_a_second_of_fewer_detections_tells_less_and_one_of_many_hardly_more_than_usual():
+    for counts in ([10, 10, 0], [0, 0, 10]):
+        v = [left(1.0, [one or count for one in counts]).v[0] for count in (1, 5, 10, 12, 1000)]
+        assert v[0] > v[1] > v[2] > v[3] == v[4] > 0.9 * v[2]
+
+
+positive = st.floats(1e-3, 1e3)
+
+
+@given(some_counts, positive, positive, st.floats(0, 1e3), st.floats(1, 50))
+def test_what_is_left_is_a_variance_whatever_a_reference_knows(counts, tau, omega, spread, length):
+    found = left(0.0, counts, usual=(USUAL, tau**2, omega**2, spread**2, length))
+    assert found.v[0] > 0.8 * omega**2
+    assert found.learning[0] * max(1, len(counts) - 1) > 0
+    assert found.learning[0] <= tau**2 / omega**2 * 2
 
 
 def residuals_of(r, v=0.09) -> Residuals:
