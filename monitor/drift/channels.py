@@ -40,8 +40,8 @@ CORRELATIONS = BIASES + MOST_NAMED
 CHANNELS = CORRELATIONS + MOST_NAMED
 
 # Added to z²: ln z² of a Gaussian has a variance of 4.9 and a long tail to the left, since errors
-# near 0 say little of the scale; so it is symmetric, its variance is 1.8, and a factor of 10 moves it
-# by 1.96 in place of 2.30.
+# near 0 say little of the scale; so it is symmetric, its variance is 1.8, and a factor of 10 moves
+# it by 1.96 in place of 2.30.
 _SMALL_SQUARE = 0.05
 
 # Its mean of a Gaussian.

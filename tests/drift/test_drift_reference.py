@@ -174,7 +174,7 @@ def test_one_reference_knows_what_labels_are_worth_at_any_rate(rho):
     assert (temperings <= exact * 1.05).all() and (temperings >= exact * 0.7).all()
     for every, place in ((2, 1), (5, 2), (10, 3)):
         same_rate = spaced(rho, every=every)[0].tempering()
-        assert temperings[place] == pytest.approx(same_rate, rel=0.05)
+        assert temperings[place] == pytest.approx(same_rate, rel=0.1)
 
 
 @given(st.lists(st.tuples(st.floats(0.02, 1), st.floats(0.01, 9)), min_size=6, max_size=6))
