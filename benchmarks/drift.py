@@ -19,7 +19,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import digamma
 
 from benchmarks.machine import machine
@@ -32,6 +31,7 @@ from monitor.drift.bets import (
     Stage,
     log_likelihoods,
 )
+from monitor.drift.bets import Detector as Kind
 from monitor.drift.evidence import WITHOUT_TRACKS, Evidence, Shares, bounded_likelihood, by_severity
 from monitor.frames.space import BoolArray, FloatArray
 from tests.drift.drives import correlated
@@ -42,7 +42,6 @@ OVER, UNDER, SLICES = 0, 1, 24
 CHUNK = 50  # frames at a time
 BEFORE = 500  # detections of a stream before the change
 LEAST_ALARMS = 100  # that a run length rests on in a whole run
-IdArray = npt.NDArray[np.uint64]
 _CHARTS, _DIRECTIONS = CHARTS_OF[Stage.RECALIBRATED], (Direction.OVER, Direction.UNDER)
 
 # ---- streams
@@ -70,17 +69,9 @@ class World:
             # Each is of a track of its own: nothing goes on.
             nees = np.random.default_rng(seed).chisquare(K, shape)
         else:
-            nees, _ = tracks_drawn(
-                seed, frames, streams * self.detections, self.correlation, self.bias
-            )
+            count = streams * self.detections
+            nees, _ = correlated(seed, K, self.correlation, frames, count, LIFE, self.bias)
         return with_tails(nees.reshape(shape), self.degrees, seed)
-
-
-def tracks_drawn(
-    seed: int, frames: int, count: int, correlation: float, bias: float = 0.0, life: int = LIFE
-) -> tuple[FloatArray, IdArray]:
-    """Draws NEES and ids of so many tracks at a time, both (frames, count)."""
-    return correlated(seed, K, correlation, frames, count, life, bias)
 
 
 def with_tails(nees: FloatArray, degrees: float, seed: int) -> FloatArray:
@@ -160,6 +151,7 @@ class Ours:
         for stream in range(self.streams):
             for chart in range(*_CHARTS.indices(len(CHARTS))):
                 self.evidence.set_shares(stream, chart, self.shares)
+        self._weights = self.evidence.weights
 
     def __call__(self, nees: FloatArray) -> BoolArray:
         frames, streams, detections = nees.shape
@@ -180,7 +172,7 @@ class Ours:
         given, alarms = np.full(streams, float(detections)), np.zeros((frames, streams, 2), bool)
         for frame in range(frames):
             self.evidence.add_detections(_CHARTS, given, likelihood[frame])
-            by_chart = self.evidence.by_chart(self.evidence.weights)
+            by_chart = self.evidence.by_chart(self._weights)
             found = by_severity(by_chart).reshape(-1, self.family, 2)
             # Where no stream has enough alone, the alarm is of all; where one has, it is its own.
             alone = found >= THRESHOLD
@@ -392,7 +384,7 @@ def tracks(effort: Effort, thresholds: FloatArray) -> bool:
 
 def tails(effort: Effort, thresholds: FloatArray) -> bool:
     """Compares on Student-t of 5 degrees of freedom, calibrated in the mean."""
-    coverage = {DriftDetector.ABSOLUTE: 1.0}
+    coverage = {Kind.ABSOLUTE: 1.0}
     make = partial(Ours, tolerance=math.sqrt(2), shares=coverage)
     long = effort._replace(detections=2 * effort.detections)
     detectors = [Detector("ours, tolerance √2, coverage", make, long), *peers(effort, thresholds)]

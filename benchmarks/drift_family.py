@@ -21,7 +21,7 @@ from functools import partial
 import numpy as np
 from scipy.signal import lfilter
 
-from benchmarks.drift import THRESHOLD, Fault, IdArray, K, row, run_words, tracks_drawn
+from benchmarks.drift import LIFE, THRESHOLD, Fault, K, row, run_words
 from benchmarks.machine import machine
 from monitor.drift.alarms import AlarmReason
 from monitor.drift.bets import SEVERITIES, Severity, Stage
@@ -29,8 +29,10 @@ from monitor.drift.evidence import DriftSettings
 from monitor.drift.family import Family
 from monitor.drift.reference import Reference
 from monitor.drift.usual import WatchedRows
+from monitor.frames.detections import IdArray
 from monitor.frames.space import FloatArray
 from monitor.statistics.observations import finished
+from tests.drift.drives import DIMENSIONS, correlated_errors
 
 DETECTIONS, RATE = 8, 10  # of a frame; Hz
 PERIOD_NS = 10**9 // RATE
@@ -62,14 +64,21 @@ class Drive:
     most: FloatArray = field(default_factory=lambda: np.zeros(len(SEVERITIES)))
     alarms: dict[Severity, list[int]] = field(default_factory=lambda: {s: [] for s in SEVERITIES})
 
-    def go(self, nees: FloatArray, track: IdArray) -> None:
-        """Takes in (frames, tracks); alarms are acknowledged, so that the next is heard."""
-        for begin in range(0, len(nees), CHUNK):
+    def go(self, errors: FloatArray, track: IdArray) -> None:
+        """Takes in errors (frames, K, tracks) in stated deviations, which are not correlated.
+
+        Alarms are acknowledged, so that the next is heard.
+        """
+        for begin in range(0, len(errors), CHUNK):
             part = slice(begin, begin + CHUNK)
-            count, tracks = nees[part].shape
+            count, _, tracks = errors[part].shape
+            z = np.stack([errors[part].swapaxes(0, 1).reshape(K, -1)] * 2)
             rows = WatchedRows(
                 slices=np.zeros(count * tracks, np.int64),
-                nees=np.stack([nees[part].ravel()] * 2),
+                nees=np.square(z).sum(axis=1),
+                z=z,
+                u=z,
+                error=z,
                 track=track[part].ravel(),
                 frame=np.repeat(np.arange(count), tracks),
                 stamp_ns=(self.frames + np.arange(count)) * PERIOD_NS,
@@ -91,11 +100,18 @@ class Drive:
 def drive(settings: DriftSettings, given: Given | None = None) -> Drive:
     """Makes a drive that is about to begin; what is usual at each stage is given, or learned."""
     family = Family(settings, {SLICE: given} if given else {})
-    family.grow(SLICE, K)
+    family.grow(SLICE, DIMENSIONS[:K])
     return Drive(family)
 
 
 # ---- run lengths and delays
+
+
+def tracks_drawn(
+    seed: int, frames: int, correlation: float, bias: float = 0.0, life: int = LIFE
+) -> tuple[FloatArray, IdArray]:
+    """Draws errors (frames, K, tracks) and ids of as many tracks at a time as detections."""
+    return correlated_errors(seed, K, correlation, frames, DETECTIONS, life, bias)
 
 
 def asked(tolerance: float) -> DriftSettings:
@@ -111,7 +127,7 @@ def asked(tolerance: float) -> DriftSettings:
 def learnt(world: Errors, seed: int) -> Given:
     """Learns what is usual from a long drive without fault."""
     long = drive(DriftSettings(reference_detections=LEARNT))
-    long.go(*tracks_drawn(seed, 2 * LEARNT // DETECTIONS, DETECTIONS, *world))
+    long.go(*tracks_drawn(seed, 2 * LEARNT // DETECTIONS, *world))
     return dict(zip(Stage, map(long.family.slices[0].reference, Stage), strict=True))
 
 
@@ -125,9 +141,9 @@ def delay(
     severity, found = SEVERITIES[fault.direction], []
     for seed in range(seeds):
         one = drive(asked(tolerance), given[seed % len(given)])
-        nees, track = tracks_drawn(seed, BEFORE + HORIZON, DETECTIONS, *world)
-        nees[BEFORE:] *= fault.factor**2
-        one.go(nees, track)
+        errors, track = tracks_drawn(seed, BEFORE + HORIZON, *world)
+        errors[BEFORE:] *= fault.factor
+        one.go(errors, track)
         after = [frame - BEFORE for frame in one.alarms[severity] if frame > BEFORE]
         found.append(after[0] * DETECTIONS if after else math.inf)
     return float(np.median(found))
@@ -143,7 +159,7 @@ def run_table(quick: bool) -> bool:
         row("", "γ learned", "pages", "tickets", *map(str, faults))
         for world in WORLDS:
             long = drive(asked(tolerance))
-            long.go(*tracks_drawn(5, frames, DETECTIONS, *world))
+            long.go(*tracks_drawn(5, frames, *world))
             gamma = long.family.slices[0].reference(Stage.RECALIBRATED).tempering
             alarms = [len(long.alarms[severity]) for severity in SEVERITIES]
             lengths = [frames * DETECTIONS / max(count, 1) for count in alarms]
@@ -209,9 +225,11 @@ def follow(name: str, hours: float) -> Drive:
     """Drives along one path, behind what is healthy."""
     one, healthy = drive(DriftSettings()), HEALTHY_SECONDS * RATE
     time = np.arange(round(hours * 3600 * RATE)) / RATE
-    nees, track = tracks_drawn(1, healthy + time.size, DETECTIONS, 0.0, life=FOLLOWED)
-    nees[healthy:] *= np.exp(PATHS[name](time, np.random.default_rng(1)))[:, None]
-    one.go(nees, track)
+    errors, track = tracks_drawn(1, healthy + time.size, 0.0, life=FOLLOWED)
+    # Of the variance.
+    path = PATHS[name](time, np.random.default_rng(1))
+    errors[healthy:] *= np.exp(path / 2)[:, None, None]
+    one.go(errors, track)
     return one
 
 

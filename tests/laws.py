@@ -29,7 +29,7 @@ def assert_same(left: Any, right: Any, where: str = "") -> None:
         for entry in fields(left):
             name = entry.name
             assert_same(getattr(left, name), getattr(right, name), f"{where}.{name}")
-    elif isinstance(left, tuple):
+    elif isinstance(left, tuple | list):
         assert len(left) == len(right), where
         for i, pair in enumerate(zip(left, right, strict=True)):
             assert_same(*pair, f"{where}[{i}]")

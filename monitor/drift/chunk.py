@@ -35,6 +35,7 @@ from monitor.drift.channels import (
     CORRELATIONS,
     JOINT,
     MOST_NAMED,
+    SHIPPED,
     channels,
     degrees_of,
 )
@@ -397,15 +398,18 @@ class Chunk:
     def _bands(self, stage: Stage, there: IntArray) -> tuple[FloatArray, FloatArray]:
         """Returns the ends of the bands of the P slices in some channels, over usual, (P, C) each.
 
-        Of scales, ln of the variance: the tolerances, from calibrated where usual is better. Of
-        what has no scale, both ends alike; what would be right is always within.
+        Of scales, ln of the variance: the tolerances, from calibrated where usual is better; what
+        is shipped is calibrated. Of what has no scale, both ends alike; what would be right is
+        always within.
         """
         usual, settings = self.usual[stage], self.family.settings
+        to_anchor = (there != SHIPPED)[None, :]
         high, low = (
-            aim.direction.sign * 2 * math.log(aim.tolerance) + np.log(usual.anchor(aim.direction))
+            aim.direction.sign * 2 * math.log(aim.tolerance)
+            + np.log(usual.anchor(aim.direction))[:, None] * to_anchor
             for aim in self.family.aims[stage]
         )
-        ends = [np.repeat(one[:, None], there.size, axis=1) for one in (low, high)]
+        ends = [low, high]
         right = -usual.mean[:, there]
         for first, tolerance in (
             (BIASES, settings.bias_tolerance),

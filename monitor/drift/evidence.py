@@ -273,7 +273,7 @@ ONLY_COVERAGE: Shares = {Detector.ABSOLUTE: 0.6}
 
 # A reference, without levels of tracks and with them; and of so few tracks that what was watched
 # without one is watched further on beside it.
-WITHOUT_TRACKS: Shares = {Detector.ABSOLUTE: 0.5, Detector.RELATIVE: 0.5}
+WITHOUT_TRACKS: Shares = {Detector.ABSOLUTE: 0.45, Detector.RELATIVE: 0.55}
 WITH_TRACKS: Shares = {
     Detector.ABSOLUTE: 0.2,
     Detector.RELATIVE: 0.2,

@@ -133,12 +133,14 @@ def residuals(
     """
     n, count, rows = past.seconds[:, None], past.count[:, None], past.rows[:, None]
     few = 1 / usual.length
-    # A second of fewer detections tells less: some of N that are exchangeable.
+    # A second of fewer detections tells less: some of N that are exchangeable. A reference may take
+    # seconds for less noisy than their detections are: what is left is a variance all the same.
+    least = _MORE * usual.within
     now = usual.within + usual.spread * (np.maximum(1 / count, _MORE * few) - few)
     mean_few = np.maximum(n / np.maximum(rows, 1), _MORE * few)
-    then = usual.within + usual.spread * (mean_few - few)
+    then = np.maximum(usual.within + usual.spread * (mean_few - few), least)
     known = then + n * usual.between
-    v = now + usual.between * then / known
+    v = np.maximum(now, least) + usual.between * then / known
     learning = usual.between / known
     own = n * learning * (mean - usual.mean - mean_common)
     return Residuals(np.clip(level - usual.mean - own, low - _CLIP, high + _CLIP), v, learning)

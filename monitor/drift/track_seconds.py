@@ -213,19 +213,27 @@ class TrackSeconds:
     ) -> FloatArray:
         """Returns the seconds since the last row of each track, or frame of its source; (n,).
 
+        A track that may be forgotten by then is a new one, whether it is or not: when that is done
+        hangs on how rows are cut into calls.
+
         key, frame  of the rows, by key and time
         """
-        stamp = stamp_ns[frame]
-        earlier = np.append(0, stamp[:-1])
+        now, heard, life = (
+            one[frame] for one in (arrivals.time_ns, arrivals.heard_ns, arrivals.life)
+        )
+        earlier, earlier_heard = np.append(0, now[:-1]), np.append(0, heard[:-1])
+        known = np.append(False, (key[1:] == key[:-1]) & (life[1:] == life[:-1]))
         start = np.flatnonzero(np.append(True, key[1:] != key[:-1]))
-        before = stamp[start] - arrivals.step_ns[frame[start]]
         for table in (self._history, self._open):
             place, there = correlation.found(table, key[start])
-            there[there] = (table["life"][place[there]] == arrivals.life[frame[start[there]]]) & (
-                table["last"][place[there]] <= stamp[start[there]]
-            )
-            before[there] = table["last"][place[there]]
-        earlier[start] = before
+            there[there] = table["life"][place[there]] == life[start[there]]
+            at, place = start[there], place[there]
+            known[at] = True
+            earlier[at], earlier_heard[at] = table["last"][place], table["heard"][place]
+        idle_ns = self.settings.idle_ns
+        known &= (heard - earlier_heard <= idle_ns) & (now - earlier <= _LONGEST_IDLE * idle_ns)
+        stamp = stamp_ns[frame]
+        earlier = np.where(known, earlier, stamp - arrivals.step_ns[frame])
         found: FloatArray = np.where(stamp > earlier, (stamp - earlier) * 1e-9, np.nan)
         return found
 

@@ -359,14 +359,13 @@ class Usual:
         """
         slices = len(self.slices)
         # Of the last frame of each: how frames are cut into calls must not matter.
-        latest = np.zeros(slices, np.int64)
-        np.maximum.at(latest, rows.slices, rows.frame)
-        last = rows.frame == latest[rows.slices]
+        last = _of_last_frame(rows.slices, rows.frame, slices)
         count = np.bincount(rows.slices[last], minlength=slices)
         tracked = np.bincount(rows.slices[last], rows.track[last] != ALONE, slices) > 0
         there = count > 0
         self.frame_size[there] = np.where(tracked[there], 0.0, count[there])
-        known = np.flatnonzero(last & ~np.isnan(apart))
+        known = np.flatnonzero(~np.isnan(apart))
+        known = known[_of_last_frame(rows.slices[known], rows.frame[known], slices)]
         times = np.bincount(rows.slices[known], minlength=slices)
         total = np.bincount(rows.slices[known], apart[known], slices)
         self.apart[times > 0] = total[times > 0] / times[times > 0]
@@ -424,6 +423,14 @@ class Usual:
                 one.learners[stage] = None
                 self._arrays.pop(stage, None)
                 yield stage
+
+
+def _of_last_frame(slices: IntArray, frame: IntArray, count: int) -> BoolArray:
+    """Marks the rows of the last frame of each of so many slices, (n,)."""
+    latest = np.zeros(count, np.int64)
+    np.maximum.at(latest, slices, frame)
+    found: BoolArray = frame == latest[slices]
+    return found
 
 
 def enough(learner: ReferenceLearner, settings: DriftSettings) -> bool:

@@ -310,7 +310,7 @@ def _alarms_of_earlier(content: Content) -> Content:
     """Makes the content of a drift/4 of an earlier one: its alarms, their counts, hours and epochs.
 
     Its evidence was gathered by other bets, and its references know nothing that these ask for, so
-    that both begin anew. Its alarms are all of a joint scale.
+    that both begin anew; what was open in a drift/2 is lost. Its alarms are all of a joint scale.
     """
     found = []
     for one in content["latched"]:
@@ -325,7 +325,16 @@ def _alarms_of_earlier(content: Content) -> Content:
     kept = {name: content[name] for name in names if name in content}
     # Nothing was asked of means and classes then: evidence begins anew, whatever stands here.
     gathered = {**gathered, "bias_tolerance": 1.0, "class_tolerance": 2.0}
-    return {**kept, "gathered": gathered, "latched": found, "slices": []}
+    slices = [_slice_of_earlier(one) for one in content["slices"]]
+    return {**kept, "gathered": gathered, "latched": found, "slices": slices}
+
+
+def _slice_of_earlier(content: Content) -> Content:
+    """Begins a slice anew, in its epoch; alarms become calm by the seconds that it was fed."""
+    begun = json.loads(_SLICE.write(SliceState.begun("", content["k"])))
+    kept = {name: content[name] for name in ("name", "epoch", "labelled", "fed", "known")}
+    evidence = {**begun["evidence"], "peak": content["evidence"]["peak"]}
+    return {**begun, **kept, "evidence": evidence}
 
 
 _ANEW = "Use a file that this monitor wrote, or remove it: what drifts is then watched anew."

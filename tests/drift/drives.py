@@ -7,16 +7,17 @@ from itertools import pairwise
 
 import numpy as np
 from hypothesis import strategies as st
-from scipy.special import digamma
+from scipy.special import digamma, ndtri, polygamma
 
 from monitor.drift.alarms import AlarmChange
 from monitor.drift.bets import Stage
+from monitor.drift.channels import BIASES, CORRELATIONS, SCALES, channels
 from monitor.drift.evidence import DriftSettings
 from monitor.drift.family import Family, family_state
 from monitor.drift.reference import Levels, Origin, Reference, chi_square_knots, usual_arrays
 from monitor.drift.usual import WatchedRows
 from monitor.frames.detections import IdArray
-from monitor.frames.space import FloatArray
+from monitor.frames.space import Dimension, FloatArray
 from monitor.statistics.observations import finished
 from monitor.store.documents import family_text
 
@@ -26,17 +27,50 @@ Row = tuple[int, int, float, float]
 Frame = tuple[int, int, bool, list[Row]]
 
 
+K = 3
+DIMENSIONS = tuple(Dimension(name, "m") for name in "xyzabcdefgh")
+
 seeds = st.integers(0, 2**32 - 1)
 cuts = st.lists(st.integers(0, 120), max_size=12)
 
+# Correlation of each dimension with the one before it, as it is stated and true; deviations in m.
+_CORRELATED = 0.6
+_SIGMA = 0.2
 
-def watched(frames: Iterable[Frame]) -> WatchedRows:
-    """All detections of some frames."""
+
+def errors_of(nees: FloatArray, k: int = K) -> tuple[FloatArray, FloatArray]:
+    """Errors z and u (…, k, n) of these NEES (…, n): of Gaussian errors, if these are χ²_k.
+
+    Their direction is read off the last digits of the NEES: the same in every call.
+    """
+    bits = np.ascontiguousarray(nees).view(np.uint64)
+    normal = []
+    for number in range(k):
+        # Source: splitmix64, Steele, Lea & Flood 2014.
+        mixed = bits + np.uint64((0x9E3779B97F4A7C15 * (number + 1)) % 2**64)
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
+            mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+        normal.append(ndtri(((mixed >> np.uint64(11)).astype(np.float64) + 0.5) / 2.0**53))
+    u = np.stack(normal, axis=-2)
+    u *= np.sqrt(nees / np.square(u).sum(axis=-2))[..., None, :]
+    z = u.copy()
+    for i in range(1, k):
+        z[..., i, :] = _CORRELATED * z[..., i - 1, :] + np.sqrt(1 - _CORRELATED**2) * u[..., i, :]
+    return z, u
+
+
+def watched(frames: Iterable[Frame], k: int = K) -> WatchedRows:
+    """All detections of some frames, of k degrees of freedom."""
     frames = list(frames)
     rows = [row for *_, of_frame in frames for row in of_frame]
+    nees = np.array([row[2:] for row in rows], np.float64).reshape(-1, 2).T
+    z, u = errors_of(nees, k)
     return WatchedRows(
         slices=np.array([row[1] for row in rows], np.int64),
-        nees=np.array([row[2:] for row in rows], np.float64).reshape(-1, 2).T,
+        nees=nees,
+        z=z,
+        u=u,
+        error=_SIGMA * z,
         track=np.array([row[0] for row in rows], np.uint64),
         frame=np.repeat(np.arange(len(frames)), [len(frame[3]) for frame in frames]),
         stamp_ns=np.array([frame[1] for frame in frames], np.int64),
@@ -80,6 +114,34 @@ def cut(frames, cuts):
     return [watched(frames[a:b]) for a, b in pairwise(edges)]
 
 
+def correlated_errors(
+    seed: int,
+    k: int,
+    correlation: float,
+    frames: int,
+    open_tracks: int = 8,
+    life: int = 40,
+    bias: float = 0.0,
+) -> tuple[FloatArray, IdArray]:
+    """(F, k, T) whitened errors and (F, T) ids: AR(1), and a constant bias of each track, of which
+    the second moment is 1 together; a track ends with 1/life in each frame.
+    """
+    random = np.random.default_rng(seed)
+    ids = np.arange(1, open_tracks + 1)
+    following = open_tracks + 1
+    errors, biases = random.standard_normal((2, open_tracks, k))
+    whole, tracks = np.empty((frames, k, open_tracks)), np.empty((frames, open_tracks), np.uint64)
+    for frame in range(frames):
+        whole[frame], tracks[frame] = (np.sqrt(1 - bias**2) * errors + bias * biases).T, ids
+        fresh = random.standard_normal((open_tracks, k))
+        errors = correlation * errors + np.sqrt(1 - correlation**2) * fresh
+        over = np.flatnonzero(random.random(open_tracks) < 1 / life)
+        errors[over], biases[over] = random.standard_normal((2, over.size, k))
+        ids[over] = np.arange(following, following + over.size)
+        following += over.size
+    return whole, tracks
+
+
 def correlated(
     seed: int,
     k: int,
@@ -89,27 +151,12 @@ def correlated(
     life: int = 40,
     bias: float = 0.0,
 ) -> tuple[FloatArray, IdArray]:
-    """(F, T) NEES and ids: AR(1) whitened errors, and a constant bias of each track, of which
-    the second moment is 1 together; a track ends with 1/life in each frame.
-    """
-    random = np.random.default_rng(seed)
-    ids = np.arange(1, open_tracks + 1)
-    following = open_tracks + 1
-    errors, biases = random.standard_normal((2, open_tracks, k))
-    nees, tracks = np.empty((frames, open_tracks)), np.empty((frames, open_tracks), np.uint64)
-    for frame in range(frames):
-        whole = np.sqrt(1 - bias**2) * errors + bias * biases
-        nees[frame], tracks[frame] = (whole**2).sum(axis=1), ids
-        fresh = random.standard_normal((open_tracks, k))
-        errors = correlation * errors + np.sqrt(1 - correlation**2) * fresh
-        over = np.flatnonzero(random.random(open_tracks) < 1 / life)
-        errors[over], biases[over] = random.standard_normal((2, over.size, k))
-        ids[over] = np.arange(following, following + over.size)
-        following += over.size
+    """(F, T) NEES and ids of correlated errors."""
+    errors, tracks = correlated_errors(seed, k, correlation, frames, open_tracks, life, bias)
+    nees: FloatArray = np.square(errors).sum(axis=1)
     return nees, tracks
 
 
-K = 3
 PERIOD_NS = 100_000_000
 SECOND = 10**9
 Factor = Callable[[float], float]
@@ -152,14 +199,37 @@ def drive(
     return frames
 
 
+SPACED = np.array([0.1, 0.2, 0.5, 1.0, 2.0, 5.0])
+
+
+def exact_levels(k: int = K) -> Levels:
+    """Of independent detections of Gaussian errors, ten in a second; τ and ω on the safe side."""
+    there = channels(k)
+    mean, spread = np.zeros(there.size), np.ones(there.size)
+    for begin, end, degrees in ((0, SCALES, k), (SCALES, BIASES, 1)):
+        ours = (there >= begin) & (there < end)
+        mean[ours] = digamma(degrees / 2) + np.log(2)
+        spread[ours] = np.sqrt(polygamma(1, degrees / 2))
+    # Of 4 (u² − z²)/(u² + z²), where z and u are correlated by 0.8.
+    spread[there >= CORRELATIONS] = 2.5
+    within = 1.15 * spread / np.sqrt(10)
+    return Levels(mean, np.full(there.size, 0.1), within, spread, 10.0, 0.001, 0.01, 100, 1000)
+
+
 def exact_reference(
     k: int = K, *, origin: Origin = Origin.FILE, tracks: bool = True, tempering: float = 1.0
 ) -> Reference:
     """Of independent detections that are calibrated."""
-    mean = float(digamma(k / 2)) + float(np.log(2))
-    levels = Levels(mean, 0.1, 0.35, 10.0, 100, 1000) if tracks else None
     return Reference(
-        k, origin, chi_square_knots(k).copy(), 10**9, 1.0, tempering, tempering, levels
+        k=k,
+        origin=origin,
+        quantiles=chi_square_knots(k).copy(),
+        detections=10**9,
+        nees_ratio=1.0,
+        spacings=SPACED.copy(),
+        temperings=np.full(SPACED.size, tempering),
+        frame_tempering=tempering,
+        levels=exact_levels(k) if tracks else None,
     )
 
 
@@ -179,7 +249,7 @@ def family_of(
     """Of slices that all have this reference; of ones that nothing is known of."""
     family = Family(wanted, {} if reference is None else {n: both(reference) for n in names})
     for name in names:
-        family.grow(name, K)
+        family.grow(name, DIMENSIONS[:K])
     return family
 
 

@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+import numpy as np
 from scipy import integrate, stats
 
-from monitor.drift.reference import CELLS, Reference, knot_levels
+from monitor.drift.reference import CELLS, Levels, Reference, knot_levels, shipped
+from tests.drift.drives import errors_of
 
 SECOND = 10**9
 COVERAGE = [(tau, s) for tau in (0.5, 0.9, 0.99) for s in (1.25, 1.5, 2.0, 3.0)]
@@ -28,7 +30,10 @@ CHARTS = {
     (0, "over"): ("ticket", 0.2),
     (0, "under"): ("ticket", 0.2),
 }
-DETECTORS = ("absolute", "relative", "track")
+# Bets on each of the tail, and of the scale of all dimensions against what is usual and shipped.
+TAILS = (2.0, 4.0, 8.0, 16.0)
+BIAS_TOLERANCE, CORRELATION_TOLERANCE = 1.0, 0.3
+IDLE = 2 * SECOND
 # Source, stamp, whether a recalibrator changed them, and (track, slice, raw, recalibrated NEES).
 Frame = tuple[int, int, bool, list[tuple[int, int, float, float]]]
 
@@ -143,14 +148,104 @@ def detection_ratios(
     return found
 
 
-def shares(reference: Reference) -> dict[str, float]:
+def is_thin(reference: Reference) -> bool:
+    """Tells whether a reference is of so few tracks that what is shipped is watched beside it."""
+    levels = reference.levels
+    return levels is not None and reference.origin != "shipped" and levels.tracks < 30
+
+
+def shares(reference: Reference, direction: str) -> dict[str, float]:
     """Of a chart, by what is known."""
-    tracks = reference.levels is not None
+    named = {"tail": 0.05, "dimension": 0.08, "bias": 0.08, "correlation": 0.04}
+    if reference.levels is None:
+        shipped_only = reference.origin == "shipped"
+        return {"absolute": 0.6} if shipped_only else {"absolute": 0.45, "relative": 0.55}
     if reference.origin == "shipped":
-        found = (0.6, 0.0, 0.4 if tracks else 0.0)
+        found = {"absolute": 0.45, "shipped": 0.3, **named}
+    elif is_thin(reference):
+        found = {"absolute": 0.2, "relative": 0.1, "track": 0.25, "shipped": 0.2, **named}
     else:
-        found = (0.3, 0.3, 0.4) if tracks else (0.5, 0.5, 0.0)
-    return dict(zip(DETECTORS, found, strict=True))
+        found = {"absolute": 0.2, "relative": 0.2, "track": 0.35, **named}
+    if direction == "under":
+        # No tail and no bias makes errors smaller.
+        to = "relative" if "relative" in found else "absolute"
+        found[to] += found.pop("tail") + found.pop("bias")
+    return found
+
+
+def gamma(reference: Reference, apart: float | None, *, careful: bool = True) -> float:
+    """What a detection counts that comes so many seconds after the last of its track."""
+    spacings, worth = reference.spacings.tolist(), reference.temperings.tolist()
+    if careful and is_thin(reference):
+        assumed = shipped(reference.k)
+        worth = [
+            max(one, gamma(assumed, at, careful=False))
+            for one, at in zip(worth, spacings, strict=True)
+        ]
+    apart = apart or spacings[0]
+    if apart < spacings[0]:
+        found = math.tanh(math.atanh(min(worth[0], 1 - 1e-9)) * apart / spacings[0])
+    elif apart >= spacings[-1]:
+        found = worth[-1]
+    else:
+        logs = [math.log(one) for one in spacings], [math.log(one) for one in worth]
+        found = math.exp(_between(*logs, math.log(apart)))
+    return min(max(found, 0.02), 1.0)
+
+
+# Channel of a second of a track: what it is of, and the number of the dimension; −1 of all.
+Channel = tuple[str, int]
+
+
+def channels(k: int) -> list[Channel]:
+    """Lists what is looked at of K dimensions."""
+    found = [("joint", -1), ("shipped", -1)]
+    found += [("scale", i) for i in range(k) if k > 1]
+    found += [("bias", i) for i in range(k)]
+    return found + [("correlation", i) for i in range(1, k)]
+
+
+def observed(k: int, e: float, z: Any, u: Any) -> list[float]:
+    """What each channel sees of a detection, on a grid of 2^-24."""
+    found = [math.log(max(e, 1e-6))] * 2
+    found += [math.log(max(z[i] ** 2, 1e-6)) for i in range(k) if k > 1]
+    found += [min(max(z[i], -4.0), 4.0) for i in range(k)]
+    for i in range(1, k):
+        a, b = u[i] ** 2 + 1e-12, z[i] ** 2 + 1e-12
+        found.append(4 * (a - b) / (a + b))
+    return [round(float(one) * 2**24) / 2**24 for one in found]
+
+
+@dataclass
+class UsualLevel:
+    """What is usual of one channel: m0, τ², ω², S² and N."""
+
+    mean: float
+    tau2: float
+    omega2: float
+    s2: float
+    length: float
+
+
+def usual_level(reference: Reference, channel: Channel) -> UsualLevel:
+    """Of a reference with levels; of what is shipped in the channel of that name."""
+    of_shipped = channel[0] == "shipped"
+    found = shipped(reference.k).levels if of_shipped else reference.levels
+    assert found is not None
+    at = channels(reference.k).index(channel)
+    mean, *rest = (float(getattr(found, name)[at]) for name in ("mean", "between", "within"))
+    return UsualLevel(mean, rest[0] ** 2, rest[1] ** 2, float(found.spread[at]) ** 2, found.length)
+
+
+def tail_ratio(levels: Levels, count: int, outside: int, factor: float) -> float:
+    """ln L of a second of so many detections, of which so many are outside."""
+    p0 = min(
+        count * max(2 * levels.outside, 0.01),
+        max(2 * levels.onsets, 0.05),
+        0.9,
+    )
+    q = max(p0, min(factor * p0, 0.9))
+    return math.log(q / p0) if outside else math.log((1 - q) / (1 - p0))
 
 
 def moved(chain: Sequence[float]) -> list[float]:
@@ -199,58 +294,115 @@ class SlowClock:
 
 
 class SlowSeconds:
-    """Seconds of tracks, one row at a time."""
+    """Seconds of tracks, one row at a time.
 
-    def __init__(self) -> None:
+    Time with labels goes by at most a quarter of the idle time from frame to frame.
+    """
+
+    def __init__(self, k: int, far: float) -> None:
+        self.k, self.far = k, far
         self.now: dict[int, int] = {}
+        self.heard: dict[int, int] = defaultdict(int)
         self.open: dict[int, dict[int, dict[str, Any]]] = defaultdict(dict)
         self.tracks: dict[int, dict[str, Any]] = {}
-        self.late = self.short = 0
+        # Of each track its source, and the time of its last label, also with labels.
+        self.labelled: dict[int, tuple[int, int, int]] = {}
+        self.late = 0
 
-    def frame(self, frame: Frame) -> tuple[int, list[dict[str, Any]]]:
-        """Number and blocks of the second of its source that is over with a frame, if any."""
+    def frame(self, frame: Frame) -> tuple[int, list[dict[str, Any]], list[float | None]]:
+        """Takes in a frame.
+
+        returns  number and blocks of the second of its source that is over with it, if any; and
+                 the seconds since the last label of the track of each row
+        """
         source, stamp, changed, rows = frame
         before = self.now.get(source, stamp)
         back, over = stamp < before - 10 * SECOND, []
         now = stamp if back else max(stamp, before)
+        step = 0 if back else now - before
         if back or now // SECOND > before // SECOND:
             over = self._over(source, before // SECOND)
         if back:
             self.tracks = {t: one for t, one in self.tracks.items() if one["source"] != source}
+            self.labelled = {t: one for t, one in self.labelled.items() if one[0] != source}
         self.now[source] = now
+        self.heard[source] += min(step, IDLE // 4)
+        heard = self.heard[source]
+        found: list[float | None] = []
         for track, g, *nees in rows:
+            found.append(None)
             if track == 0:
                 continue
             if stamp // SECOND < now // SECOND:
                 self.late += 1
                 continue
+            _, last, last_heard = self.labelled.get(track, (source, -(10**18), 0))
+            if heard - last_heard > IDLE or now - last > 15 * IDLE:
+                last = stamp - step
+            if stamp > last:
+                found[-1] = (stamp - last) / SECOND
+            self.labelled[track] = (source, now, heard)
             block = self.open[source].setdefault(
-                track, {"slice": g, "opened": now, "changed": False, "logs": []}
+                track, {"slice": g, "opened": now, "changed": False, "seen": []}
             )
-            block["last"] = now
+            block["last"], block["heard"] = now, heard
             block["changed"] |= changed
-            # ln NEES is kept on a grid of 2^-24.
-            block["logs"].append([round(math.log(max(e, 1e-6)) * 2**24) / 2**24 for e in nees])
-        return before // SECOND, over
+            z, u = errors_of(np.array(nees)[:, None], self.k)
+            block["seen"].append(
+                [
+                    (observed(self.k, e, z[i, :, 0], u[i, :, 0]), e > self.far)
+                    for i, e in enumerate(nees)
+                ]
+            )
+        return before // SECOND, over, found
 
     def _over(self, source: int, second: int) -> list[dict[str, Any]]:
         counted = []
         for key, block in sorted(self.open.pop(source, {}).items()):
             track = self.tracks.get(key)
-            if track is None or block["opened"] - track["last"] > 2 * SECOND:
-                track = {"source": source, "levels": [], "common": ([], [])}
+            if (
+                track is None
+                or block["heard"] - track["heard"] > IDLE
+                or block["opened"] - track["last"] > 15 * IDLE
+            ):
+                track = {"source": source, "seconds": [], "first": second}
                 self.tracks[key] = track
-            track["last"] = block["last"]
-            if len(block["logs"]) < 5:
-                self.short += len(block["logs"])
-                continue
-            track.setdefault("first", second)
-            level = [math.fsum(one) / len(one) for one in zip(*block["logs"], strict=True)]
+            track["last"], track["heard"] = block["last"], block["heard"]
+            count = len(block["seen"])
+            level = [
+                [math.fsum(one[stage][0][c] for one in block["seen"]) / count for c in range(width)]
+                for stage, width in enumerate([len(channels(self.k))] * 2)
+            ]
+            outside = [sum(one[stage][1] for one in block["seen"]) for stage in (0, 1)]
             counted.append(
-                {**block, "level": level, "earlier": list(track["levels"]), "track": track}
+                {
+                    **block,
+                    "count": count,
+                    "level": level,
+                    "outside": outside,
+                    # Those of a second without any before it are trials, too.
+                    "trial": [not was for was in track.get("outside", (0, 0))],
+                    "earlier": list(track["seconds"]),
+                    "first": track["first"],
+                }
             )
-            track["levels"].append(level)
+            track["outside"] = outside
+            # Levels of a second by stage, its detections, and its common levels by stage.
+            block_common: tuple[list[float], list[float]] = (
+                [0.0] * len(level[0]),
+                [0.0] * len(level[0]),
+            )
+            counted[-1]["common"] = block_common
+            track["seconds"].append((level, count, block_common))
         return counted
+
+
+def _detector(key: Any) -> str:
+    """Name of the detector of a bet: of a channel, by what that is of."""
+    what = key[3]
+    if isinstance(what, str):
+        return what
+    return str({"joint": "track", "scale": "dimension"}.get(what[0], what[0]))
 
 
 @dataclass
@@ -261,13 +413,15 @@ class SlowFamily:
     references: Sequence[Mapping[int, Reference]]
     budget: Mapping[str, float]
     tolerance: Mapping[str, float]
+    k: int = 3
     clock: SlowClock = field(default_factory=SlowClock)
 
     def __post_init__(self) -> None:
         self.R: dict[Any, float] = defaultdict(float)
         self.clean: dict[Any, int] = defaultdict(int)
         self.waiting: dict[int, float] = defaultdict(float)
-        self.seconds = SlowSeconds()
+        far = self.tolerance["page"] ** 2 * float(stats.chi2.ppf(0.99, self.k))
+        self.seconds = SlowSeconds(self.k, far)
         self.chain: dict[Any, list[float]] = defaultdict(list)
 
     def frame(self, frame: Frame) -> list[tuple[Any, ...]]:
@@ -275,14 +429,15 @@ class SlowFamily:
         source, stamp, changed, rows = frame
         hours = self.clock.drive(source, stamp) / 3600
         self.waiting[source] += hours
+        second, counted, apart = self.seconds.frame(frame)
         for g in range(len(self.names)):
-            here = [row for row in rows if row[1] == g]
+            here = [(row, at) for row, at in zip(rows, apart, strict=True) if row[1] == g]
             if not here:
                 continue
             part = hours * len(here) / len(rows)
             for stage in (1, 0) if changed else (1,):
                 self._detections(g, stage, part, here)
-        self._over(source, *self.seconds.frame(frame))
+        self._over(source, second, counted)
         return self._alarms()
 
     def _detections(self, g: int, stage: int, part: float, rows: Any) -> None:
@@ -292,18 +447,20 @@ class SlowFamily:
                 continue
             said = [
                 detection_ratios(reference, direction, self.tolerance[severity], row[2 + stage])
-                for row in rows
+                for row, _ in rows
             ]
             for bet in said[0]:
-                tracked = [s[bet] for s, row in zip(said, rows, strict=True) if row[0]]
-                alone = [s[bet] for s, row in zip(said, rows, strict=True) if not row[0]]
-                total = reference.tempering * math.fsum(tracked)
+                of_rows = [(one[bet], *row) for one, row in zip(said, rows, strict=True)]
+                alone = [one for one, row, _ in of_rows if not row[0]]
+                total = math.fsum(gamma(reference, at) * one for one, row, at in of_rows if row[0])
                 if alone:
                     top = max(alone)
                     mean = math.fsum(math.exp(one - top) for one in alone) / len(alone)
                     total += reference.frame_tempering * (top + math.log(mean))
-                key = (g, stage, direction, *bet)
-                self.R[key] = (self.R[key] + part) * math.exp(min(total, 50.0))
+                self._bet((g, stage, direction, *bet), part, total)
+
+    def _bet(self, key: Any, part: float, log_ratio: float) -> None:
+        self.R[key] = (self.R[key] + part) * math.exp(min(log_ratio, 50.0))
 
     def _over(self, source: int, second: int, counted: list[dict[str, Any]]) -> None:
         if not counted:
@@ -322,61 +479,114 @@ class SlowFamily:
                 self._blocks(g, stage, part, of_slice, second)
 
     def _blocks(self, g: int, stage: int, part: float, of: Any, second: int) -> None:
-        reference = self.references[g][stage]
-        levels = reference.levels
+        for channel in channels(self.k):
+            self._channel(g, stage, channel, part, of, second)
+        levels = self.references[g][stage].levels
         assert levels is not None
-        tau2, omega2 = levels.between**2, levels.within**2
-        ends = {}
+        for factor in TAILS:
+            total = math.fsum(
+                tail_ratio(levels, one["count"], one["outside"][stage], factor)
+                for one in of
+                if one["trial"][stage]
+            )
+            self._bet((g, stage, "over", "tail", factor), part, total)
+
+    def ends(self, g: int, stage: int, channel: Channel) -> dict[str, float]:
+        """Ends of the band of a channel, over usual, by direction."""
+        reference, (what, _) = self.references[g][stage], channel
+        found = {}
         for (of_stage, direction), (severity, _) in CHARTS.items():
-            if of_stage == stage:
-                sign = 1 if direction == "over" else -1
-                band = sign * 2 * math.log(self.tolerance[severity])
-                ends[direction] = math.log(anchor(reference, direction)) + band
+            if of_stage != stage:
+                continue
+            sign = 1 if direction == "over" else -1
+            if what in ("bias", "correlation"):
+                tolerance = BIAS_TOLERANCE if what == "bias" else CORRELATION_TOLERANCE
+                right = -usual_level(reference, channel).mean
+                found[direction] = sign * max(tolerance, sign * right)
+            else:
+                found[direction] = sign * 2 * math.log(self.tolerance[severity])
+                if what != "shipped":
+                    found[direction] += math.log(anchor(reference, direction))
+        return found
+
+    def _channel(
+        self, g: int, stage: int, channel: Channel, part: float, of: Any, second: int
+    ) -> None:
+        usual = usual_level(self.references[g][stage], channel)
+        at = channels(self.k).index(channel)
+        ends = self.ends(g, stage, channel)
         low, high = ends["under"], ends["over"]
         seconds = []
         for block in of:
-            level, earlier, track = block["level"], block["earlier"], block["track"]
-            n = len(earlier)
-            known = omega2 + n * tau2
-            v = omega2 * max(1.0, levels.length / len(block["logs"])) + tau2 * omega2 / known
-            own = math.fsum(one[stage] - levels.mean for one in earlier)
-            own = tau2 / known * (own - math.fsum(track["common"][stage]))
-            r = min(max(level[stage] - levels.mean - own, low - 4.0), high + 4.0)
-            seconds.append((r, v, tau2 / known, n, track))
+            earlier, count = block["earlier"], block["count"]
+            rows = sum(one[1] for one in earlier)
+            n = rows**2 / sum(one[1] ** 2 for one in earlier) if earlier else 0.0
+            fewer = max(0.0, 1 / count - 1 / usual.length)
+            now = usual.omega2 + usual.s2 * fewer
+            fewer = max(0.0, (n / rows if rows else 0.0) - 1 / usual.length)
+            known = usual.omega2 + usual.s2 * fewer + n * usual.tau2
+            v = now + usual.tau2 * (known - n * usual.tau2) / known
+            learning = usual.tau2 / known
+            own = math.fsum(
+                one[1] * (one[0][stage][at] - usual.mean - one[2][stage][at]) for one in earlier
+            )
+            own = n * learning * own / rows if rows else 0.0
+            level = block["level"][stage][at]
+            r = min(max(level - usual.mean - own, low - 4.0), high + 4.0)
+            seconds.append((r, v, learning, block))
         states = [low + (high - low) * (place + 1) / 2 for place in PLACES]
 
         def logs(c: float) -> float:
             return math.fsum(-((r - c) ** 2) / (2 * v) for r, v, *_ in seconds)
 
-        before = moved(self.chain[g, stage])
+        before = moved(self.chain[g, stage, channel])
         best = max(map(logs, states))
         weights = [p * math.exp(logs(c) - best) for p, c in zip(before, states, strict=True)]
         total = math.fsum(weights)
-        self.chain[g, stage] = [weight / total for weight in weights]
-        common = math.fsum(p * c for p, c in zip(self.chain[g, stage], states, strict=True))
-        for direction, edge in ends.items():
-            chart = (g, stage, direction)
-            sign = 1 if direction == "over" else -1
+        chain = self.chain[g, stage, channel] = [weight / total for weight in weights]
+        common = math.fsum(p * c for p, c in zip(chain, states, strict=True))
+        for block in of:
+            block["common"][stage][at] = common
+        bets = [("over", "over"), ("under", "under")]
+        if channel[0] == "bias":
+            # A mean that is off either way is more than a covariance allows.
+            bets = [("over", "over"), ("over", "under")]
+        for direction, end in bets:
+            edge, sign = ends[end], 1 if end == "over" else -1
             of_edge = logs(edge) - best - math.log(total)
+            chart = (g, stage, direction, (*channel, end))
             found = dict.fromkeys(BLOCKS, of_edge)
-            for r, v, learning, n, track in seconds:
-                since = min(max(second - max(self.clean[chart], track["first"]), 0), n)
+            for r, v, learning, block in seconds:
+                since = second - max(self.clean[chart], block["first"])
+                since = min(max(since, 0), len(block["earlier"]))
                 for factor in BLOCKS:
                     d = math.log(factor) * (1 - since * learning)
-                    found[factor] += min((d * sign * (r - edge) - d * d / 2) / v, 4.0)
+                    wide = v
+                    if sign < 0 and channel[0] in ("joint", "shipped", "scale"):
+                        # ln χ² has a long tail to the left.
+                        degrees = 1 if channel[0] == "scale" else self.k
+                        wide = max(v, d / (0.2 * degrees * block["count"]))
+                    found[factor] += min((d * sign * (r - edge) - d * d / 2) / wide, 4.0)
             for factor in BLOCKS:
-                key = (*chart, "track", factor)
-                self.R[key] = (self.R[key] + part) * math.exp(min(found[factor], 50.0))
-            if part > 0 and sum(self.R[*chart, "track", f] for f in BLOCKS) / 4 <= part:
+                self._bet((*chart, factor), part, found[factor])
+            if part > 0 and sum(self.R[*chart, f] for f in BLOCKS) / 4 <= part:
                 self.clean[chart] = second + 1
-        for *_, track in seconds:
-            track["common"][stage].append(common)
 
     def weight(self, key: Any) -> float:
         """w of a bet in M of its severity."""
-        g, stage, direction, detector, _ = key
-        many = {"absolute": 12, "relative": 8 if direction == "over" else 6, "track": 4}
-        share = shares(self.references[g][stage])[detector]
+        g, stage, direction, *_ = key
+        detector, of = _detector(key), self.k
+        many = {
+            "absolute": 12,
+            "relative": 8 if direction == "over" else 6,
+            "tail": 4,
+            "track": 4,
+            "shipped": 4,
+            "dimension": 4 * of,
+            "bias": 8 * of,
+            "correlation": 4 * (of - 1),
+        }
+        share = shares(self.references[g][stage], direction).get(detector, 0.0)
         return float(CHARTS[stage, direction][1] * share / many[detector])
 
     def parts(self, g: int, severity: str) -> dict[tuple[int, str, str], float]:
@@ -384,7 +594,7 @@ class SlowFamily:
         found: dict[tuple[int, str, str], float] = defaultdict(float)
         for key, value in self.R.items():
             if key[0] == g and CHARTS[key[1], key[2]][0] == severity:
-                found[key[1], key[2], key[3]] += self.weight(key) * value
+                found[key[1], key[2], _detector(key)] += self.weight(key) * value
         return found
 
     def evidence(self, g: int, severity: str) -> float:
@@ -431,6 +641,7 @@ class SlowFamily:
     def _begin_anew(self, g: int, severity: str, only: Any = None) -> None:
         for (stage, direction), (of, _) in CHARTS.items():
             if of == severity and only in (None, (stage, direction)):
-                self.clean.pop((g, stage, direction), None)
+                for key in [key for key in self.clean if key[:3] == (g, stage, direction)]:
+                    del self.clean[key]
                 for key in [key for key in self.R if key[:3] == (g, stage, direction)]:
                     self.R[key] = 0.0

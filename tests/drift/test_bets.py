@@ -1,18 +1,15 @@
-"""Bets against calibration, on detections and on seconds of tracks, are those of a slow account and
-keep their promise: a mean of at most 1 for as long as nothing is wrong.
+"""Bets against calibration on detections are those of a slow account and keep their promise: a mean
+of at most 1 for as long as nothing is wrong.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from numpy.testing import assert_allclose
 from scipy import stats
 
 from monitor.drift.bets import (
@@ -27,20 +24,9 @@ from monitor.drift.bets import (
     scale_bets,
     tail_log_likelihood,
 )
-from monitor.drift.evidence import (
-    FACTORS,
-    STATES,
-    DriftSettings,
-    Residuals,
-    common_level,
-    log_ratios,
-    residuals,
-)
-from monitor.drift.reference import Levels, shipped, usual_arrays
-from monitor.drift.track_seconds import TrackSeconds
+from monitor.drift.reference import shipped
 from monitor.frames.space import FloatArray
-from tests.drift.drives import cut, cuts, seeds, some_frames, watched
-from tests.drift.family_oracle import SECOND, SlowSeconds, detection_ratios, moved
+from tests.drift.family_oracle import detection_ratios
 
 OVER, UNDER = Direction.OVER, Direction.UNDER
 BOTH = (OVER, UNDER)
@@ -150,175 +136,21 @@ def test_bets_on_scale_and_tails_pay_nobody_inside_any_band(k, direction, tolera
         assert (mean_likelihood(tails, k, scale, [cut]) <= 1 + 1e-9).all()
 
 
-def cells_of(nees, cell, tracked, count, k=3, gamma=0.4, of_frames=0.7) -> DetectionCells:
-    each = np.full(count, gamma), np.full(count, of_frames)
-    e, anchors = np.array(nees, np.float64), [np.full(count, one) for one in ANCHORS]
-    tracks = np.array(tracked, bool)
-    return DetectionCells(k, e, e, np.array(cell, np.int64), tracks, count, *each, anchors)
-
-
 @given(st.integers(0, 2**32 - 1), st.integers(0, 30))
-def test_a_cell_is_what_its_detections_say_tempered(seed, n):
+def test_a_cell_is_what_its_detections_say_each_tempered_by_its_own(seed, n):
     """Untracked detections of a cell count as one: their mean."""
     random = np.random.default_rng(seed)
     e, cell = random.chisquare(3, n) * 2, random.integers(0, 4, n)
     tracked = random.random(n) < random.choice([0.0, 0.5, 1.0])
-    found = log_likelihoods(cells_of(e, cell, tracked, 4), AIMS)
+    gamma, of_frames = random.uniform(0.02, 1, n), random.uniform(0.02, 1, 4)
+    anchors = [np.full(4, one) for one in ANCHORS]
+    cells = DetectionCells(3, e, e, cell, tracked, 4, gamma, of_frames, anchors)
+    found = log_likelihoods(cells, AIMS)
     single = row_log_likelihoods(3, e, e, AIMS, [np.full(n, one) for one in ANCHORS])
     for number in range(4):
-        ours = single[(cell == number) & tracked]
+        ours = (cell == number) & tracked
         alone = single[(cell == number) & ~tracked]
-        expected = 0.4 * ours.sum(axis=0)
+        expected = np.einsum("n,nab->ab", gamma[ours], single[ours])
         if alone.size:
-            expected = expected + 0.7 * np.log(np.exp(alone).mean(axis=0))
+            expected = expected + of_frames[number] * np.log(np.exp(alone).mean(axis=0))
         np.testing.assert_allclose(found[number], expected, rtol=1e-9, atol=1e-12)
-
-
-def listed(blocks):
-    names = ("source", "second", "slice", "level", "count", "changed", "before", "mean", "first")
-    columns = [np.atleast_2d(blocks[name].T) for name in names]
-    return list(zip(*np.concatenate(columns).tolist(), strict=True))
-
-
-def of_source(blocks, source):
-    return [block for block in blocks if block[0] == source]
-
-
-def taken(pieces, seconds=None):
-    seconds = seconds or TrackSeconds(DriftSettings())
-    return [block for piece in pieces for block in listed(seconds.take(piece))], seconds
-
-
-def followed(seconds):
-    return len({*seconds._open["key"].tolist(), *seconds._history["key"].tolist()})
-
-
-def second_of(track, second, rows=6):
-    """Frames of one track in one second, with a NEES of 1."""
-    stamps = (second * SECOND + at * (SECOND // rows) for at in range(rows))
-    return [(0, stamp, False, [(track, 0, 1.0, 1.0)]) for stamp in stamps]
-
-
-@given(seeds, cuts, st.booleans())
-def test_blocks_are_those_of_the_slow_account(seed, cuts, wild):
-    frames, slow, told = some_frames(seed, wild=wild), SlowSeconds(), []
-    blocks, seconds = taken(cut(frames, cuts))
-    for frame in frames:
-        second, over = slow.frame(frame)
-        for one in over:
-            n, mean = len(one["earlier"]), np.mean(one["earlier"] or [[0, 0]], axis=0)
-            row = (frame[0], second, one["slice"], *one["level"], len(one["logs"]))
-            told.append((*row, one["changed"], n, *mean, one["track"]["first"] if n else second))
-    for source in range(3):
-        fast, expected = (
-            np.array(of_source(all, source), float).reshape(-1, 11) for all in (blocks, told)
-        )
-        assert_allclose(fast, expected, rtol=1e-9, atol=1e-6)
-    assert (seconds.late, seconds.left_out) == (slow.late, 0)
-
-
-@pytest.mark.parametrize(("pause", "before"), [(0, 1), (1, 1), (2, 0), (9, 0)])
-def test_a_track_id_that_comes_again_after_idle_is_a_new_track(pause, before):
-    frames = [*second_of(1, 3), *second_of(1, 4 + pause), (0, 99 * SECOND, False, [])]
-    blocks, _ = taken([watched(frames)])
-    assert [block[7] for block in blocks] == [0, before]
-
-
-def test_forgotten_slices_begin_anew_and_the_others_go_on():
-    seconds = TrackSeconds(DriftSettings())
-    frames = [one for second in (3, 4, 5) for one in second_of(1, second)]
-    both = [(*of, [(1, 1, e, e), (2, 2, e, e)]) for *of, [(*_, e)] in frames]
-    taken([watched(both[:12])], seconds)
-    seconds.forget(np.array([2]))
-    blocks, _ = taken([watched([*both[12:], (0, 6 * SECOND, False, [])])], seconds)
-    assert [(block[2], block[1], block[7]) for block in blocks] == [(1, 4, 1), (1, 5, 2), (2, 5, 0)]
-    seconds.forget(np.zeros(0, np.int64))
-    assert followed(seconds) == 2
-
-
-def test_the_longest_unseen_track_makes_room():
-    seconds = TrackSeconds(DriftSettings(most_open=2))
-    frames = [*second_of(1, 3), *second_of(2, 3), *second_of(3, 3)]
-    # One after the other within the second.
-    frames = [(0, 3 * SECOND + at, False, frame[3]) for at, frame in enumerate(frames)]
-    blocks, _ = taken([watched([frame]) for frame in frames], seconds)
-    assert (blocks, followed(seconds), seconds.left_out) == ([], 2, 6)
-
-
-TAU, OMEGA, USUAL = 0.5, 0.6, 0.7
-LOW, HIGH = np.array([-0.7]), np.array([0.5])
-NOTHING = np.zeros((1, STATES))
-
-
-def left(level, mean, before, common=0.0) -> Residuals:
-    """What is left of one level of ten detections."""
-    usual = usual_arrays([replace(shipped(3), levels=Levels(USUAL, TAU, OMEGA, 10.0, 100, 1000))])
-    y, n, past, own, shared = (np.array([one]) for one in (level, 10, before, mean, common))
-    return residuals(y, n, past, own, shared, usual, LOW, HIGH)
-
-
-def residuals_of(r, v=0.09) -> Residuals:
-    """Tracks of which nothing was known before."""
-    r = np.array(r, np.float64)
-    return Residuals(r, np.full(r.size, v), np.zeros(r.size))
-
-
-def alone(m: int):
-    return np.zeros(m, np.int64)
-
-
-def after(*seconds) -> np.ndarray:
-    """The chain after seconds, each of some residuals."""
-    chain = NOTHING
-    for r in seconds:
-        chain = common_level(chain, residuals_of(r), alone(len(r)), LOW, HIGH)[0]
-    return chain
-
-
-@given(st.floats(-2, 2), st.floats(-2, 2), st.floats(-0.5, 0.5), st.integers(0, 20))
-def test_residuals_have_the_law_of_a_second_given_the_earlier_ones(level, mean, common, before):
-    size = before + 1
-    spread = OMEGA**2 * np.eye(size) + TAU**2
-    cross, known = spread[-1, :-1], spread[:-1, :-1]
-    solved = np.linalg.solve(known, cross) if before else np.zeros(0)
-    expected = USUAL + solved.sum() * (mean - USUAL - common)
-    found = left(level, mean, before, common)
-    assert found.v[0] == pytest.approx(spread[-1, -1] - cross @ solved)
-    assert found.r[0] == pytest.approx(min(max(level - expected, LOW[0] - 4), HIGH[0] + 4))
-    # What each second at another level adds to what is expected.
-    assert found.learning[0] * before == pytest.approx(solved.sum())
-
-
-@pytest.mark.parametrize("sign", [1, -1])
-@pytest.mark.parametrize("past", [(), ([0.1, 0.0],), ([-0.6] * 5, [-0.6] * 5)])
-def test_bets_have_a_mean_of_at_most_one_over_the_paths_within_the_band(sign, past):
-    # Of a chain that goes on as it is thought to, and tracks that know something of themselves.
-    random, runs, tracks = np.random.default_rng(1), 100_000, 3
-    before = after(*past)
-    states = random.choice(STATES, runs, p=moved(before[0].tolist() if past else []))
-    levels = np.linspace(LOW[0], HIGH[0], STATES)[states]
-    r = levels[:, None] + random.normal(0, 0.5, (runs, tracks))
-    found = Residuals(r.ravel(), np.full(r.size, 0.25), np.full(r.size, 0.05))
-    at = np.repeat(np.arange(runs), tracks)
-    low, high = np.full(runs, LOW[0]), np.full(runs, HIGH[0])
-    *_, of_edges = common_level(np.repeat(before, runs, axis=0), found, at, low, high)
-    edge, of_edge = (high, of_edges[1]) if sign > 0 else (low, of_edges[0])
-    said = log_ratios(found, sign, edge[at], np.full(r.size, 4))
-    ratio = np.exp(said.reshape(runs, tracks, -1).sum(axis=1) + of_edge[:, None])
-    error = ratio.std(axis=0) / math.sqrt(runs)
-    assert (ratio.mean(axis=0) < 1 + 4 * error).all()
-    if not past:
-        # No bet wins more than e⁴ a track, which the largest ones would now and then.
-        assert (ratio.mean(axis=0)[:2] > 1 - 4 * error[:2] - 0.02).all()
-
-
-@pytest.mark.parametrize("sign", [1, -1])
-def test_a_bet_is_a_ratio_of_normal_densities_beyond_the_edge(sign):
-    edge = (HIGH if sign > 0 else LOW)[0]
-    for r, since, learning in ((0.9, 0, 0.1), (-1.0, 3, 0.1), (0.2, 5, 0.15)):
-        found = Residuals(np.array([r]), np.array([0.4]), np.array([learning]))
-        said = log_ratios(found, sign, np.array([edge]), np.array([since]))[0]
-        for factor, one in zip(FACTORS, said, strict=True):
-            beyond = edge + sign * math.log(factor) * (1 - since * learning)
-            here, there = (stats.norm(mean, math.sqrt(0.4)).logpdf(r) for mean in (edge, beyond))
-            assert one == pytest.approx(min(there - here, 4.0))

@@ -40,9 +40,15 @@ FORWARDED = slice(0, 2)
 def streams(many: int, shares: Shares) -> Evidence:
     found = Evidence()
     found.grow(many)
-    for number in range(many):
-        found.set_shares(number, FORWARDED, shares)
+    found.degrees[:] = K
+    set_shares(found, shares)
     return found
+
+
+def set_shares(board: Evidence, shares: Shares) -> None:
+    for number in range(board.slices):
+        for chart in range(FORWARDED.start, FORWARDED.stop):
+            board.set_shares(number, chart, shares)
 
 
 def add(board: Evidence, nees: FloatArray, aims: tuple[Aim, Aim]) -> None:
@@ -80,7 +86,7 @@ def test_run_lengths_keep_the_budget_and_a_fault_is_found_in_a_few_detections():
 def test_a_detector_that_had_no_share_begins_at_nothing_and_others_go_on():
     board = streams(1, ONLY_COVERAGE)
     board.add_detections(FORWARDED, np.ones(1), np.ones((1, 2, ABSOLUTE + SCALE + 2)))
-    board.set_shares(0, FORWARDED, WITH_TRACKS)
+    set_shares(board, WITH_TRACKS)
     assert (board.sums[0, FORWARDED, :ABSOLUTE] == 1).all()
     assert (board.sums[0, FORWARDED, ABSOLUTE:] == 0).all()
     assert (board.sums[0, FORWARDED, OF_TRACKS] == 0).all()
@@ -145,7 +151,7 @@ def test_of_too_many_sources_the_one_not_heard_of_for_longest_is_over():
     times = SourceTimes(2)
     arrivals = came(times, (0, 1.0), (1, 1.0), (0, 1.5), (2, 1.0))
     assert arrivals.ended == {2: 3}
-    _, goes_on = times.now(np.array([1, 2, 3, 4]))
+    *_, goes_on = times.now(np.array([1, 2, 3, 4]))
     assert goes_on.tolist() == [True, False, True, False]
 
 

@@ -17,11 +17,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.drift.alarms import AlarmReason
-from monitor.drift.bets import CHARTS, Stage
-from monitor.drift.evidence import OF_TRACKS, DriftSettings, Unit
+from monitor.drift.bets import CHARTS, DETECTORS, Detector, Stage
+from monitor.drift.evidence import HOUR, OF_TRACKS, DriftSettings, Unit
 from monitor.drift.family import MOST_KEPT, Family, family_state, restored_family
-from monitor.drift.reference import Origin, Reference, calibrated_level, shipped
-from monitor.drift.usual import WAITING, ReferenceLearner
+from monitor.drift.reference import (
+    Origin,
+    Reference,
+    SecondLevels,
+    calibrated_level,
+    shipped,
+)
+from monitor.drift.usual import WAITING, ReferenceLearner, SliceState
 from monitor.frames.marks import ArrayForm
 from monitor.frames.slices import TOTAL
 from monitor.frames.space import FloatArray
@@ -35,7 +41,17 @@ from monitor.store.documents import (
     reference_text,
 )
 from tests.drift import drives
-from tests.drift.drives import Frame, K, correlated, fed, feed, seeds, text_of, watched
+from tests.drift.drives import (
+    DIMENSIONS,
+    Frame,
+    K,
+    correlated,
+    fed,
+    feed,
+    seeds,
+    text_of,
+    watched,
+)
 from tests.laws import assert_same, costly
 
 LEARNER = Codec(ReferenceLearner, "learner", "Learn anew.")
@@ -64,7 +80,7 @@ def revived(state, wanted: DriftSettings, names=NAMES, **other):
     arguments = {"given": {}, "selection": "identity", **other}
     restored, changes = restored_family(state, wanted, **arguments)
     for name in names:
-        restored.grow(name, K)
+        restored.grow(name, DIMENSIONS[:K])
     return restored, changes
 
 
@@ -75,8 +91,6 @@ def gone_on(family: Family, wanted: DriftSettings | None = None, **other):
 def kept_of(family: Family):
     """All that is kept; bets and seconds of tracks without weight may have gathered anything."""
     evidence = family.evidence
-    clean = np.where(evidence.shares[..., -1] > 0, evidence.clean, 0)
-    evidence = replace(evidence, sums=np.where(evidence.weights > 0, evidence.sums, 0), clean=clean)
     return (
         [(one.name, one.epoch, one.labelled, one.fed) for one in family.slices],
         *(family.peak, evidence),
@@ -87,10 +101,11 @@ def kept_of(family: Family):
 
 
 def learners_of(family: Family):
-    return [
-        [None if one is None else LEARNER.write(one) for one in both]
-        for both in (slice.learners for slice in family.slices)
-    ]
+    return [learners_of_slice(one) for one in family.slices]
+
+
+def learners_of_slice(state: SliceState):
+    return [None if one is None else LEARNER.write(one) for one in state.learners]
 
 
 @costly
@@ -106,7 +121,12 @@ def test_every_bit_of_what_is_kept_comes_back(seed, frames, factor):
 
 
 # Neither does anything become usual, nor evidence an alarm.
-PATIENT = replace(LONG, reference_detections=10**6, hours_between_false_pages=1e150)
+PATIENT = replace(
+    LONG,
+    reference_detections=10**6,
+    hours_between_false_pages=1e150,
+    hours_between_false_tickets=1e150,
+)
 
 
 def constant(level: float, tracks: range, seconds: range, *, source: int = 0) -> list[Frame]:
@@ -130,10 +150,14 @@ def test_a_level_that_was_bet_on_is_no_news_after_a_restart():
     frames = constant(2.5, range(5), range(16))
     family = drives.family_of(PATIENT, NAMES)
     fed(family, frames[:100], 1)
-    before = of_seconds(family)
+    before = of_seconds(family)[0]
+    rising = before > 100
+    assert np.count_nonzero(rising) > 10
     restored, _ = gone_on(family)
     fed(restored, frames[100:], 1)
-    assert (of_seconds(restored) < 2 * before)[0].all()
+    # What had no evidence is given the hours that were driven.
+    hours = restored.clock.driven / HOUR
+    assert (of_seconds(restored)[0] < 2 * np.maximum(before, hours)).all()
     # The same tracks teach nothing twice. Where nothing of the last run is known it is news.
     for was, now in zip(family.slices[0].learners, restored.slices[0].learners, strict=True):
         assert was is not None and now is not None
@@ -142,7 +166,7 @@ def test_a_level_that_was_bet_on_is_no_news_after_a_restart():
     nothing = replace(read_family(text_of(family)), latest_ns={})
     unaware, _ = revived(nothing, PATIENT)
     fed(unaware, frames[100:], 1)
-    assert (of_seconds(unaware) > 100 * before)[0].all()
+    assert (of_seconds(unaware)[0] > 100 * before)[rising].all()
 
 
 def test_only_tracks_that_the_last_run_may_have_seen_are_older():
@@ -154,7 +178,8 @@ def test_only_tracks_that_the_last_run_may_have_seen_are_older():
     restored, _ = gone_on(family)
 
     def older(frames: list[Frame]) -> list[bool]:
-        return list(restored.seconds.take(watched(frames))["older"])
+        seconds, _ = restored.seconds.take(K, watched(frames))
+        return list(seconds["older"])
 
     assert older(constant(0.0, range(3), range(104, 107))) == [True] * 6
     assert older(constant(0.0, range(7, 8), range(107, 109))) == [True] * 3 + [False]
@@ -180,7 +205,8 @@ def test_under_other_tolerances_or_units_evidence_begins_anew_and_the_rest_stays
     for gone in (evidence.sums, evidence.run, evidence.peak, restored.peak):
         assert not gone.any()
     if restored.settings.unit is Unit.DETECTION:
-        assert not restored.evidence.shares[..., -1].any()
+        of_tracks = [DETECTORS.index(one) for one in (Detector.TRACK, Detector.SHIPPED)]
+        assert not restored.evidence.shares[..., of_tracks].any()
     ours, theirs = kept_of(restored), kept_of(family)
     assert_same(ours[0], theirs[0])
     assert_same(ours[3:], theirs[3:])
@@ -223,7 +249,8 @@ def test_slices_come_in_any_order_and_those_that_never_come_survive_two_restarts
 def file_reference(seed: int) -> Reference:
     learner = ReferenceLearner(K)
     nees = np.random.default_rng(seed).chisquare(K, 500)
-    learner.add(nees, np.zeros(500, np.uint64), np.arange(500))
+    frame = np.arange(500)
+    learner.add(nees, np.zeros(500, np.uint64), frame, frame * 10**8)
     return learner.learned(Origin.FILE, 10)
 
 
@@ -258,18 +285,36 @@ def changed(path, new, whole) -> str:
     return json.dumps(copy)
 
 
+def teach(learner: ReferenceLearner, seed: int, begin: int, frames: int) -> None:
+    """Frames of eight tracks each, ten a second; a tenth of their rows are of no known track."""
+    nees, tracks = correlated(seed, learner.k, 0.7, frames, life=12)
+    tracks[np.random.default_rng(seed).random(tracks.shape) < 0.1] = 0
+    frame = np.repeat(np.arange(begin, begin + frames), 8)
+    learner.add(nees.ravel(), tracks.ravel(), frame, frame * 10**8)
+
+
 def some_learner(seed: int, frames: int = 40) -> ReferenceLearner:
     random = np.random.default_rng(seed)
     k = int(random.integers(1, 8))
     learner = ReferenceLearner(k)
     if not frames:
         return learner
-    nees, tracks = correlated(seed, k, 0.7, frames, life=12)
-    tracks[random.random(tracks.shape) < 0.1] = 0
-    learner.add(nees.ravel(), tracks.ravel(), np.repeat(np.arange(frames), 8))
+    teach(learner, seed, 0, frames)
     for before in range(4):
-        level, mean = random.standard_normal((2, 20))
-        learner.seconds.add(level, np.full(20, 9), np.full(20, before), mean * (before > 0))
+        level, mean = random.standard_normal((2, 20, learner.seconds.channels))
+        learner.seconds.add(
+            SecondLevels(
+                level=level,
+                spread=random.random(level.shape),
+                count=random.integers(1, 12, 20),
+                before=np.full(20, before),
+                rows=np.full(20, 6 * before),
+                rows2=np.full(20, 40 * before),
+                mean=mean * (before > 0),
+                outside=random.integers(0, 2, 20),
+                trial=random.random(20) < 0.8,
+            )
+        )
     if seed % 2:
         learner.take_in()
     return learner
@@ -301,8 +346,10 @@ def test_references_come_back_with_every_bit_whatever_their_origin(tmp_path):
         (("origin",), "guessed", "learned"),
         (("quantiles",), [1.0], "64 numbers"),
         (("quantiles", 3), 1e20, "never fall"),
-        (("tempering",), 1.5, "raw.tempering"),
-        (("levels", "within"), 0.0, "raw.levels.within"),
+        (("spacings", 5), 0.05, "never fall"),
+        (("temperings", 0), 1.5, "raw.temperings"),
+        (("levels", "within", 2), 0.0, "raw.levels.within"),
+        (("levels", "spread"), [1.0], "'levels.spread' must have"),
     ],
 )
 def test_what_is_no_reference_is_refused_by_the_name_of_the_field(tmp_path, path, new, named):
@@ -319,9 +366,8 @@ def test_a_learner_comes_back_with_every_bit_and_goes_on_as_it_would_have(seed, 
     learner = some_learner(seed, frames)
     back = LEARNER.read(LEARNER.write(learner))
     assert_same(back, learner)
-    nees, tracks = correlated(seed + 1, learner.k, 0.7, 20, life=12)
     for one in (learner, back):
-        one.add(nees.ravel(), tracks.ravel(), np.repeat(np.arange(1000, 1020), 8))
+        teach(one, seed + 1, 1000, 20)
     assert_same(back.learned(Origin.LEARNED, 10), learner.learned(Origin.LEARNED, 10))
 
 
@@ -332,19 +378,24 @@ LEARNED: Any = json.loads(LEARNER.write(some_learner(1)))
     ("path", "new"),
     [
         ("detections", 3),
-        ("along_tracks.tracks", 10**9),
+        ("along_tracks", []),
+        ("along_tracks.1.tracks", 10**9),
         ("along_frames.waiting", [1.0] * 256),
         ("along_frames.batches", [100.0] * 27),
         ("along_frames.pairs", [0.0] * 5),
         ("seconds.tracks", [1.0] + [0.0] * 64),
         ("seconds.tracks", [0.0, 0.5] + [0.0] * 63),
         ("seconds.rows", 0),
+        ("seconds.onsets", 10**6),
+        ("seconds.channels", 3),
         ("waiting", ArrayForm(WAITING, (None,)).write(np.zeros(1, WAITING))),
     ],
 )
 def test_a_learner_that_cannot_be_is_refused(path, new):
     with pytest.raises(InvalidDocument):
-        LEARNER.read(changed(path.split("."), new, LEARNED))
+        LEARNER.read(
+            changed([int(one) if one.isdigit() else one for one in path.split(".")], new, LEARNED)
+        )
 
 
 WHOLE: Any = json.loads(text_of(family_of(1, SHORT, 300, 8.0)))
@@ -358,7 +409,7 @@ WHOLE: Any = json.loads(text_of(family_of(1, SHORT, 300, 8.0)))
         (("slices",), [{}] * (MOST_KEPT + 1), "drift.slices"),
         (("slices", 0, "k"), 4, "of 'k' 4"),
         (("slices", 0, "evidence", "sums"), [], "'evidence' must be of one slice"),
-        (("slices", 0, "evidence", "shares"), [1.0] * 12, "'shares' at most 1 in sum"),
+        (("slices", 0, "evidence", "shares"), [1.0] * 36, "'shares' at most 1 in sum"),
         (("slices", 0, "learners"), [None, None], "a reference or a learner"),
     ],
 )
@@ -379,30 +430,42 @@ def of_scale(alarm: dict[str, Any]) -> dict[str, Any]:
     return {"dimension": "", "quantity": "scale", "size": size, "unit": ""}
 
 
-def test_a_document_of_two_formats_before_loses_nothing_that_is_known():
+def test_a_document_of_an_earlier_format_keeps_alarms_counts_hours_and_epochs():
     older = json.loads(OLDER)
-    again = rewritten(OLDER)
-    open = ("entry", "beyond", "waits", "order", "goes_on")
-    assert again == {
-        **{name: value for name, value in older.items() if name not in open},
-        "format": "calibration-monitor/drift/4",
-        "gathered": {**older["gathered"], "class_tolerance": 2.0},
-        "latched": [
+    older["slices"][1] |= {"epoch": 3, "known": True}
+    older["gathered"] |= {"bias_tolerance": 1.0, "class_tolerance": 2.0}
+    kept = ("gathered", "driven", "peak", "counts", "numbers", "begins")
+    for name in ("calibration-monitor/drift/2", "calibration-monitor/drift/3"):
+        again = rewritten(json.dumps({**older, "format": name}))
+        assert {name: again[name] for name in kept} == {name: older[name] for name in kept}
+        assert again["latched"] == [
             {**one, "alarm": {**one["alarm"], **of_scale(one["alarm"])}} for one in older["latched"]
-        ],
-        "frames": 40,
-        "latest_ns": {"1": 146679612719, "0": 952663696325},
-        "slices": [
-            {
-                **{name: value for name, value in one.items() if name != "open"},
-                "learners": [
-                    learner and {**learner, "began": began}
-                    for learner, began in zip(one["learners"], one["open"]["began"], strict=True)
-                ],
-            }
-            for one in older["slices"]
-        ],
-    }
+        ]
+        of_slices = ("name", "k", "epoch", "labelled", "fed", "known")
+        assert [[one[name] for name in of_slices] for one in again["slices"]] == [
+            [one[name] for name in of_slices] for one in older["slices"]
+        ]
+        peaks = [one["evidence"]["peak"] for one in older["slices"]]
+        assert [one["evidence"]["peak"] for one in again["slices"]] == peaks
+
+
+def test_evidence_and_references_of_an_earlier_format_begin_anew():
+    state = read_family(OLDER)
+    assert (state.frames, state.latest_ns) == (0, {})
+    for one in state.slices:
+        begun = SliceState.begun(one.name, one.k)
+        assert_same(replace(one.evidence, peak=begun.evidence.peak), begun.evidence)
+        assert one.references == [None, None]
+        assert_same(learners_of_slice(one), learners_of_slice(begun))
+
+
+def test_an_alarm_of_an_earlier_format_becomes_calm_when_it_would_have():
+    state, settings = read_family(OLDER), replace(LONG, calm_hours=0.5 / 3600)
+    family, _ = revived(state, settings)
+    assert len(family.alarms.latched) == 2
+    changes = fed(family, drives.drive(1.0, slices=(0, 1, 2)))
+    assert {one.why for one in changes} == {AlarmReason.CALM}
+    assert not family.alarms.latched
 
 
 def test_a_family_drives_on_from_the_format_before_and_counts_detections():
@@ -415,16 +478,6 @@ def test_a_family_drives_on_from_the_format_before_and_counts_detections():
     text = OLDER.replace(b'"unit":"track-second"', b'"unit":"track"')
     assert text != OLDER
     assert read_family(text).gathered.unit is Unit.DETECTION
-
-
-def test_alarms_of_the_format_before_are_of_the_scale_of_all_dimensions():
-    now = rewritten(OLDER)
-    assert len(now["latched"]) == 2
-    before = {**now, "format": "calibration-monitor/drift/3", "latched": []}
-    for one in now["latched"]:
-        alarm = {k: v for k, v in one["alarm"].items() if k not in of_scale(one["alarm"])}
-        before["latched"].append({**one, "alarm": alarm})
-    assert rewritten(json.dumps(before)) == now
 
 
 def test_an_older_document_is_read_or_refused_whatever_stands_in_any_place():

@@ -13,11 +13,13 @@ from numpy.testing import assert_allclose
 
 from monitor.drift.alarms import AlarmChange, AlarmReason, DriftState
 from monitor.drift.bets import SEVERITIES, Severity, Stage
+from monitor.drift.channels import BIASES, channels
 from monitor.drift.evidence import DriftSettings, by_severity, scale_of
 from monitor.drift.family import Family, family_reading
 from monitor.drift.reference import Levels, Origin, Reference, knot_levels, shipped
 from monitor.frames.slices import TOTAL
 from tests.drift.drives import (
+    DIMENSIONS,
     Frame,
     K,
     cut,
@@ -45,38 +47,58 @@ SHORT = DriftSettings(
 LONG = replace(SHORT, hours_between_false_pages=1e300, hours_between_false_tickets=1e300)
 
 
-def some_reference(random: np.random.Generator) -> Reference:
-    """Of any kind: shipped, with tracks and without."""
-    levels = Levels(random.normal(0.5, 0.4), random.uniform(0.1, 0.8), 0.6, 12.0, 40, 200)
-    known = random.random() < 0.7
+def some_reference(random: np.random.Generator, k: int) -> Reference:
+    """Of any kind: shipped, with tracks, with few of them and without."""
+    there = channels(k)
+    levels = Levels(
+        mean=np.where(there < BIASES, 0.5, 0.0) + random.normal(0.0, 0.4, there.size),
+        between=random.uniform(0.1, 0.8, there.size),
+        within=random.uniform(0.3, 0.8, there.size),
+        spread=random.uniform(0.3, 2.0, there.size),
+        length=random.uniform(1.0, 15.0),
+        outside=10 ** random.uniform(-4, -1),
+        onsets=10 ** random.uniform(-3, -0.5),
+        tracks=int(random.choice([12, 40])),
+        blocks=200,
+    )
+    known = random.random() < 0.8
     if random.random() < 0.3:
-        return replace(shipped(K), levels=shipped(K).levels if known else None)
-    quantiles = np.quantile(random.chisquare(K, 400) * random.uniform(0.5, 2.0), knot_levels())
+        return replace(shipped(k), levels=shipped(k).levels if known else None)
+    quantiles = np.quantile(random.chisquare(k, 400) * random.uniform(0.5, 2.0), knot_levels())
     quantiles = np.maximum.accumulate(quantiles + 1e-9 * np.arange(quantiles.size))
-    worth, frames = random.uniform(0.05, 1.0, 2)
-    found = Reference(K, Origin.FILE, quantiles, 400, 1.0, worth, frames, levels)
-    return found if known else replace(found, levels=None)
+    return Reference(
+        k=k,
+        origin=Origin.FILE,
+        quantiles=quantiles,
+        detections=400,
+        nees_ratio=random.uniform(0.4, 2.5),
+        spacings=np.sort(10 ** random.uniform(-2, 1, 6)),
+        temperings=np.sort(random.uniform(0.05, 1.0, 6)),
+        frame_tempering=random.uniform(0.05, 1.0),
+        levels=levels if known else None,
+    )
 
 
-def some_references(seed: int):
+def some_references(seed: int, k: int = K):
     random = np.random.default_rng(seed)
-    return [{stage: some_reference(random) for stage in Stage} for _ in NAMES]
+    return [{stage: some_reference(random, k) for stage in Stage} for _ in NAMES]
 
 
-def family_with(wanted: DriftSettings, references) -> Family:
+def family_with(wanted: DriftSettings, references, k: int = K) -> Family:
     """Of three slices that have a reference each."""
     family = Family(wanted, dict(zip(NAMES, references, strict=True)))
     for name in NAMES:
-        family.grow(name, K)
+        family.grow(name, DIMENSIONS[:k])
     return family
 
 
-def oracle_of(wanted: DriftSettings, references) -> SlowFamily:
+def oracle_of(wanted: DriftSettings, references, k: int = K) -> SlowFamily:
     return SlowFamily(
         NAMES,
         references,
         {severity.value: wanted.hours(severity) for severity in SEVERITIES},
         {severity.value: wanted.tolerance(severity) for severity in SEVERITIES},
+        k,
     )
 
 
@@ -98,7 +120,8 @@ def evidence_of(family: Family) -> np.ndarray:
 
 def assert_takes_as(family: Family, slow: SlowFamily, frame: Frame) -> list[AlarmChange]:
     """The alarms of a frame are those of the slow account, which has ended those before."""
-    changes = family.take(K, watched([frame]))[0]
+    k = slow.k
+    changes = family.take(k, watched([frame], k))[0]
     family.alarms.latched.clear()
     for change, (*who, evidence, concerned, most) in zip(changes, slow.frame(frame), strict=True):
         alarm = change.alarm
@@ -109,14 +132,16 @@ def assert_takes_as(family: Family, slow: SlowFamily, frame: Frame) -> list[Alar
     return changes
 
 
-@pytest.mark.parametrize("wild", [False, True])
-@pytest.mark.parametrize("tolerance", [1.0, 1.1])
+@pytest.mark.parametrize(
+    ("wild", "tolerance", "k"),
+    [(False, 1.0, 3), (False, 1.1, 1), (True, 1.1, 3), (True, 1.0, 2)],
+)
 @costly
 @given(seeds)
-def test_evidence_and_alarms_are_those_of_the_slow_account(wild, tolerance, seed):
+def test_evidence_and_alarms_are_those_of_the_slow_account(wild, tolerance, k, seed):
     wanted = replace(SHORT, page_tolerance=tolerance, ticket_tolerance=1.2)
-    references = some_references(seed)
-    family, slow = family_with(wanted, references), oracle_of(wanted, references)
+    references = some_references(seed, k)
+    family, slow = family_with(wanted, references, k), oracle_of(wanted, references, k)
     for frame in faulty_frames(seed, 60, wild=wild):
         assert_takes_as(family, slow, frame)
         assert_allclose(
@@ -251,12 +276,12 @@ def test_a_stage_says_what_it_rests_on_and_where_no_track_is_known_lately_a_fram
 
     assert told(family_of(STAYS))[:2] == ("shipped", "track-second")
     untracked = family_of(STAYS, reference=exact_reference(tracks=False, tempering=0.25))
-    assert told(untracked) == ("file", "detection", 0.25)
+    assert told(untracked) == ("file", "detection", pytest.approx(0.25))
     assert read(untracked).stages[1].reference_detections == 10**9
     reference = replace(exact_reference(tempering=0.25), frame_tempering=0.5)
     family = family_of(STAYS, reference=reference)
     fed(family, drive(5))
-    assert told(family) == ("file", "track-second", 0.25)
+    assert told(family) == ("file", "track-second", pytest.approx(0.25))
     fed(family, drive(5, 1, begin=5.0, tracked=False))
     assert told(family) == ("file", "frame", 0.5)
     # Eight detections in a frame count as one.

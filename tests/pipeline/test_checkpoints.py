@@ -25,6 +25,7 @@ from monitor.store.state import Checkpoint, StateFile
 from monitor.store.statistics_state import parsed
 from tests.alarmed import RAISED, alarm
 from tests.checkpointed import CLAIMS, OF_CLASSES, ONE, OTHER, Run, begun, on_disk
+from tests.drift.drives import DIMENSIONS
 from tests.learnt import active_version, begin, happened, known, promoted, teach
 from tests.piped import assert_same_statistics, opened, sent, statistics_of
 from tests.promotion.owned_registers import scaled
@@ -56,7 +57,7 @@ def drive(run: Run, frames: range) -> None:
 def alarmed(run: Run) -> None:
     family = run.pipeline.drift.family
     if "car" not in family.names:
-        family.grow("car", 3)
+        family.grow("car", DIMENSIONS[:3])
     family.slices[family.names.index("car")].labelled = 300
     family.alarms.latched[key_of(alarm())] = Latched(alarm(), 0.0)
 
