@@ -8,7 +8,8 @@ track to track and from second to second as levels.py says.
 With z the errors in stated deviations, and u the same whitened by the stated covariance, each
 dimension given those before it:
 
-    joint, scale    ln e, ln z²       off by a factor on the variance: its ln
+    joint, scale    ln e, ln(z² + 1/20)
+                                      off by a factor on the variance: its ln, or a little less
     bias            z, cut            off by as many stated deviations
     correlation     4 (u² − z²)/(u² + z²)
                                       above 0 where the correlation that is stated is not there, or
@@ -37,6 +38,14 @@ JOINT, SHIPPED, SCALES = 0, 1, 2
 BIASES = SCALES + MOST_NAMED
 CORRELATIONS = BIASES + MOST_NAMED
 CHANNELS = CORRELATIONS + MOST_NAMED
+
+# Added to z²: ln z² of a Gaussian has a variance of 4.9 and a long tail to the left, since errors
+# near 0 say little of the scale; so it is symmetric, its variance is 1.8, and a factor of 10 moves it
+# by 1.96 in place of 2.30.
+_SMALL_SQUARE = 0.05
+
+# Its mean of a Gaussian.
+GAUSSIAN_SCALE = -0.7559
 
 # Errors beyond count as if they were so many stated deviations off.
 _MOST_BIAS = 4.0
@@ -72,7 +81,7 @@ def degrees_of(k: int) -> FloatArray:
     0 of the others, and of what comes after the channels, which may be asked for as well.
     """
     found = np.zeros(CHANNELS + MOST_NAMED)
-    found[:SCALES], found[SCALES:BIASES] = k, 1
+    found[:SCALES] = k
     return read_only(found)
 
 
@@ -91,7 +100,7 @@ def observed(nees: FloatArray, z: FloatArray, u: FloatArray) -> FloatArray:
     parts = [joint[None], joint[None]]
     square = np.square(z)
     if len(z) > 1:
-        parts.append(log_nees(square))
+        parts.append(np.log(square + _SMALL_SQUARE))
     parts.append(np.clip(z, -_MOST_BIAS, _MOST_BIAS))
     if len(z) > 1:
         own, given = square[1:] + _LEAST_SQUARE, np.square(u[1:]) + _LEAST_SQUARE

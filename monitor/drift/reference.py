@@ -24,6 +24,7 @@ from monitor.drift.channels import (
     BIASES,
     CHANNELS,
     CORRELATIONS,
+    GAUSSIAN_SCALE,
     MOST_NAMED,
     SCALES,
     SHIPPED,
@@ -159,16 +160,21 @@ def _same(one: object, other: object) -> bool:
     return all(_same(getattr(one, name), getattr(other, name)) for name in names)
 
 
+# By so much heavy tails of the same variance lower a level of ln e.
+_OF_TAILS = 0.15
+
+
 @cache
 def calibrated_level(k: int) -> float:
     """Returns the mean ln NEES of a calibrated detector of K degrees of freedom.
 
     Of a Gaussian E ln χ²_K = ψ(K/2) + ln 2; heavy tails of the same variance have less.
     """
-    return float(digamma(k / 2)) + math.log(2) - 0.15
+    return float(digamma(k / 2)) + math.log(2) - _OF_TAILS
 
 
 # What is assumed of the levels of each kind of channel: τ, ω and S, of seconds of 10 detections.
+_OF_SCALE = (0.6, 1.0, 1.2)
 _OF_BIAS = (0.6, 0.7, 0.7)
 _OF_CORRELATION = (0.5, 0.8, 1.2)
 
@@ -178,11 +184,10 @@ def shipped_levels(k: int) -> Levels:
     """Returns levels that are on the safe side of simulated tracks: see shipped()."""
     count = CHANNELS
     mean, between, within, spread = (np.zeros(count) for _ in range(4))
-    for places, degrees in ((slice(SCALES), k), (slice(SCALES, BIASES), 1)):
-        wide = math.sqrt(max(1.0, float(polygamma(1, degrees / 2) / polygamma(1, 3 / 2))))
-        mean[places] = calibrated_level(degrees)
-        between[places], within[places], spread[places] = 0.6, 0.7 * wide, 0.8 * wide
-    for begin, found in ((BIASES, _OF_BIAS), (CORRELATIONS, _OF_CORRELATION)):
+    wide = math.sqrt(max(1.0, float(polygamma(1, k / 2) / polygamma(1, 3 / 2))))
+    mean[:SCALES], mean[SCALES:BIASES] = calibrated_level(k), GAUSSIAN_SCALE - _OF_TAILS
+    between[:SCALES], within[:SCALES], spread[:SCALES] = 0.6, 0.7 * wide, 0.8 * wide
+    for begin, found in ((SCALES, _OF_SCALE), (BIASES, _OF_BIAS), (CORRELATIONS, _OF_CORRELATION)):
         places = slice(begin, begin + MOST_NAMED)
         between[places], within[places], spread[places] = found
     there = channels(k)

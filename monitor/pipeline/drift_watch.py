@@ -204,7 +204,8 @@ class DriftWatch:
               how far behind others of its source a label's frame may be, and still be in order
     clock     how far event time has come, over all sources
     left_out  detections with truth that are not watched, by why
-    missed    by slice, of class probabilities or not, those of its present epoch among them
+    missed    those of the present epoch among them, by slice of covariances: how many votes labels
+              of classes would have been is not known
     at_work   whether somebody is taking in what waits, or holds all as it is
     """
 
@@ -221,7 +222,7 @@ class DriftWatch:
     # Sequence of the last frame that was answered with an earlier recalibrator of classes.
     classes_since: int = 0
     left_out: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_LEFT_OUT, 0))
-    missed: Counter[tuple[bool, int]] = field(default_factory=Counter)
+    missed: Counter[int] = field(default_factory=Counter)
     # Places in the family of the slices of each table.
     _places: list[int] = field(default_factory=list)
     _class_places: list[int] = field(default_factory=list)
@@ -288,9 +289,7 @@ class DriftWatch:
     def _leave_out(self, why: str, rows: MatchedRows | WatchedClasses) -> None:
         self.left_out[why] += rows.n
         if isinstance(rows, MatchedRows):
-            self.missed.update((False, slice) for slice in rows.slices.tolist())
-        else:
-            self.missed[True, rows.index] += rows.n
+            self.missed.update(rows.slices.tolist())
 
     def _take_over(self) -> None:
         """Moves frames that no older frame can overtake into the open portion of their kind."""
@@ -464,7 +463,7 @@ class DriftWatch:
         """
         self.epochs.begin(version, slices)
         for slice in slices:
-            del self.missed[False, slice]
+            del self.missed[slice]
         self._grow()
         places = [self._places[slice] for slice in slices]
         for change in self.family.new_epoch(places, left=not follows):
@@ -477,8 +476,6 @@ class DriftWatch:
         """
         self.classes_since = sequence
         self._votes.forget()
-        for slice in range(len(self._class_places)):
-            del self.missed[True, slice]
         self._grow()
         for change in self.family.new_epoch(self._class_places):
             self.announce(change)
@@ -522,8 +519,7 @@ class DriftWatch:
         # Detections that could not join the bet of their track; each is bet on by itself.
         seconds = self.family.seconds
         left_out = self.left_out | {"late_seconds": seconds.late, "tracks": seconds.left_out}
-        places = {False: self._places, True: self._class_places}
-        missed = {places[kind][slice]: count for (kind, slice), count in self.missed.items()}
+        missed = {self._places[slice]: count for slice, count in self.missed.items()}
         return family_reading(self.family, tuple(left_out.items()), missed)
 
 

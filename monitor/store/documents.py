@@ -246,7 +246,7 @@ class ReferenceDocument:
     """References by slice name and stage, under a head that tells what the file is."""
 
     kind: Literal["calibration-monitor drift reference"]
-    version: Annotated[int, Interval(ge=1, le=1)]
+    version: Annotated[int, Interval(ge=2, le=2)]
     slices: Annotated[
         Mapping[Annotated[str, Len(1, 256)], Annotated[Mapping[Stage, Reference], Len(1)]],
         Len(0, MOST_SLICES + 1),
@@ -258,7 +258,7 @@ _REFERENCES = Codec(ReferenceDocument, "reference", _REFERENCE_REMEDY)
 
 def reference_text(references: Mapping[str, Mapping[Stage, Reference]]) -> str:
     """Returns the text of the file: one line of JSON."""
-    document = ReferenceDocument("calibration-monitor drift reference", 1, references)
+    document = ReferenceDocument("calibration-monitor drift reference", 2, references)
     # Blanks after commas and colons: people read the file.
     return f"{json.dumps(json.loads(_REFERENCES.write(document)))}\n"
 

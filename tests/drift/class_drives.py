@@ -15,12 +15,12 @@ from monitor.drift.class_bets import ClassLabels, TrackVotes, judged
 from monitor.drift.evidence import DriftSettings
 from monitor.drift.family import Family
 from monitor.frames.slices import CLASS_PROBABILITIES
-from monitor.frames.space import FloatArray, IntArray
+from monitor.frames.space import Dimension, FloatArray, IntArray
 from monitor.statistics.observations import finished
-from tests.drift.drives import DIMENSIONS
 
 FRAME_NS = 100_000_000
 CLASSES = 5
+CONFIDENCE = Dimension("confidence")
 WANTED = DriftSettings(calm_hours=0.0)
 
 
@@ -116,7 +116,7 @@ def votes_of(wanted: DriftSettings = WANTED) -> TrackVotes:
 
 def family_of(wanted: DriftSettings = WANTED) -> Family:
     family = Family(wanted)
-    family.grow(CLASS_PROBABILITIES, DIMENSIONS[:1])
+    family.grow(CLASS_PROBABILITIES, [CONFIDENCE])
     return family
 
 

@@ -11,7 +11,7 @@ from scipy.special import digamma, ndtri, polygamma
 
 from monitor.drift.alarms import AlarmChange
 from monitor.drift.bets import Stage
-from monitor.drift.channels import BIASES, CORRELATIONS, SCALES, channels
+from monitor.drift.channels import BIASES, CORRELATIONS, GAUSSIAN_SCALE, SCALES, channels
 from monitor.drift.evidence import DriftSettings
 from monitor.drift.family import Family, family_state
 from monitor.drift.reference import Levels, Origin, Reference, chi_square_knots, usual_arrays
@@ -211,10 +211,9 @@ def exact_levels(k: int = K) -> Levels:
     """Of independent detections of Gaussian errors, ten in a second; τ and ω on the safe side."""
     there = channels(k)
     mean, spread = np.zeros(there.size), np.ones(there.size)
-    for begin, end, degrees in ((0, SCALES, k), (SCALES, BIASES, 1)):
-        ours = (there >= begin) & (there < end)
-        mean[ours] = digamma(degrees / 2) + np.log(2)
-        spread[ours] = np.sqrt(polygamma(1, degrees / 2))
+    joint, scales = there < SCALES, (there >= SCALES) & (there < BIASES)
+    mean[joint], mean[scales] = digamma(k / 2) + np.log(2), GAUSSIAN_SCALE
+    spread[joint], spread[scales] = np.sqrt(polygamma(1, k / 2)), np.sqrt(1.8)
     # Of 4 (u² − z²)/(u² + z²), where z and u are correlated by 0.8.
     spread[there >= CORRELATIONS] = 2.5
     within = 1.15 * spread / np.sqrt(10)

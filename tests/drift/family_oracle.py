@@ -208,7 +208,7 @@ def channels(k: int) -> list[Channel]:
 def observed(k: int, e: float, z: Any, u: Any) -> list[float]:
     """What each channel sees of a detection, on a grid of 2^-24."""
     found = [math.log(max(e, 1e-6))] * 2
-    found += [math.log(max(z[i] ** 2, 1e-6)) for i in range(k) if k > 1]
+    found += [math.log(z[i] ** 2 + 0.05) for i in range(k) if k > 1]
     found += [min(max(z[i], -4.0), 4.0) for i in range(k)]
     for i in range(1, k):
         a, b = u[i] ** 2 + 1e-12, z[i] ** 2 + 1e-12
@@ -568,10 +568,9 @@ class SlowFamily:
                 for factor in BLOCKS:
                     d = math.log(factor) * (1 - since * learning)
                     wide = v
-                    if sign < 0 and channel[0] in ("joint", "shipped", "scale"):
+                    if sign < 0 and channel[0] in ("joint", "shipped"):
                         # ln χ² has a long tail to the left.
-                        degrees = 1 if channel[0] == "scale" else self.k
-                        wide = max(v, d / (0.2 * degrees * block["count"]))
+                        wide = max(v, d / (0.2 * self.k * block["count"]))
                     found[factor] += min((d * sign * (r - edge) - d * d / 2) / wide, 4.0)
             for factor in BLOCKS:
                 self._bet((*chart, factor), part, found[factor])

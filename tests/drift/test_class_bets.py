@@ -26,10 +26,13 @@ from monitor.drift.bets import (
 )
 from monitor.drift.class_bets import WRONG_LABELS, ClassLabels, judged, log_likelihoods
 from monitor.drift.family import Family, family_reading, restored_family
+from monitor.drift.usual import WatchedRows
 from monitor.frames.slices import CLASS_PROBABILITIES, class_member, is_of_classes
+from monitor.frames.space import Dimension
 from monitor.statistics.observations import finished
 from monitor.store.documents import read_family
 from tests.drift.class_drives import (
+    CONFIDENCE,
     FRAME_NS,
     WANTED,
     classified,
@@ -39,11 +42,10 @@ from tests.drift.class_drives import (
     slices_of,
     votes_of,
 )
-from tests.drift.drives import DIMENSIONS, K, drive, text_of, watched
+from tests.drift.drives import text_of
 from tests.laws import assert_same
 
 SHARE = st.floats(0.0, 1.0)
-CONFIDENCE = st.floats(0.0, 1.0)
 TOLERANCE = st.floats(1.0, 50.0)
 OVER, UNDER = Direction.OVER, Direction.UNDER
 
@@ -67,7 +69,7 @@ def edge(confidence: float, direction: Direction, tolerance: float) -> float:
 # ---- the bets
 
 
-@given(CONFIDENCE, SHARE, st.sampled_from(Direction), TOLERANCE)
+@given(SHARE, SHARE, st.sampled_from(Direction), TOLERANCE)
 def test_no_bet_is_won_in_the_mean_at_any_accuracy_up_to_the_end_of_the_band(
     confidence, share, direction, tolerance
 ):
@@ -282,15 +284,32 @@ def test_what_a_recalibrator_has_compensated_is_a_ticket_about_what_was_sent():
     assert not family.evidence.shares[0, CHARTS_OF[Stage.RAW]].any()
 
 
+def a_second(number: int) -> WatchedRows:
+    """Ten frames of eight tracks of one dimension."""
+    random = np.random.default_rng(number)
+    z = np.tile(random.standard_normal(80), (2, 1, 1))
+    return WatchedRows(
+        slices=np.zeros(80, np.int64),
+        nees=z[:, 0] ** 2,
+        z=z,
+        u=z,
+        error=z,
+        track=np.tile(np.arange(1, 9, dtype=np.uint64), 10) + np.uint64(number // 4 * 8),
+        frame=np.repeat(np.arange(10), 8),
+        stamp_ns=number * 10**9 + np.arange(10) * FRAME_NS,
+        source=np.zeros(10, np.int64),
+        changed=np.zeros(10, bool),
+    )
+
+
 def test_slices_of_classes_and_of_covariances_keep_to_themselves():
     """The same evidence as alone, but for the parts of time, which two sources share."""
     alone, both = family_of(), Family(WANTED)
-    both.grow("car", DIMENSIONS[:K])
-    both.grow(CLASS_PROBABILITIES, DIMENSIONS[:1])
-    frames = drive(60.0)
+    both.grow("car", [Dimension("x")])
+    both.grow(CLASS_PROBABILITIES, [CONFIDENCE])
     votes, again = votes_of(), votes_of()
     for second, labels in enumerate(classified(5, 60.0, sharper=3.0)):
-        finished(both.take(K, watched(frames[10 * second : 10 * second + 10]))[1])
+        finished(both.take(1, a_second(second))[1])
         rows, other = votes.take(labels), again.take(slices_of(labels, 1))
         if rows is not None and other is not None:
             finished(alone.take(1, rows)[1])
@@ -309,7 +328,7 @@ def test_evidence_goes_on_over_a_restart_and_begins_anew_under_another_tolerance
     fed(family, classified(4, 120.0, sharper=2.0))
     state = read_family(text_of(family))
     restored, changes = restored_family(state, family.settings, {}, "identity")
-    restored.grow(CLASS_PROBABILITIES, DIMENSIONS[:1])
+    restored.grow(CLASS_PROBABILITIES, [CONFIDENCE])
     assert changes == []
     assert_same(restored.evidence, family.evidence)
     assert [one.is_same(other) for one, other in zip(*references(restored, family), strict=True)]
@@ -320,7 +339,7 @@ def test_evidence_goes_on_over_a_restart_and_begins_anew_under_another_tolerance
 
     other = replace(family.settings, class_tolerance=3.0)
     restored, _ = restored_family(state, other, {}, "identity")
-    restored.grow(CLASS_PROBABILITIES, DIMENSIONS[:1])
+    restored.grow(CLASS_PROBABILITIES, [CONFIDENCE])
     assert not restored.evidence.sums.any()
 
 

@@ -10,10 +10,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from monitor.drift.alarms import Alarm, AlarmChange, AlarmReason
+from monitor.drift.alarms import Alarm, AlarmChange, AlarmReason, DriftState
 from monitor.drift.bets import Detector, Direction, Quantity, Severity, Stage
 from monitor.frames.frame import Header, TrackIds
 from monitor.frames.slices import CLASS_PROBABILITIES
+from monitor.pipeline.drift_watch import WatchedClasses
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.restart import drift_of, restore_drift
 from monitor.recalibration.class_scaling import Temperature
@@ -109,6 +110,18 @@ def test_a_calibrated_classifier_has_no_alarm_and_its_hours_are_those_of_driving
     assert not alarms
     assert reading.driven * 3600 == pytest.approx(120, abs=4)
     assert not any(count for _, count in reading.left_out)
+
+
+def test_labels_of_classes_that_are_left_out_do_not_hide_the_votes_that_were_not():
+    """They are many to a vote: a slice with enough votes is well, however many are late."""
+    pipeline = recalibrating(CLASS_IDENTITY)
+    drive(pipeline, seen(2, 90.0), covariance=False)
+    late = np.full((2, 1000), 0.5), np.ones((2, 1000), bool), None, None, False, 0, True, 1
+    pipeline.drift.add(WatchedClasses(0, *late))
+    reading = finished(pipeline.drift.reading(everything=True))
+    assert dict(reading.left_out)["late"] == 1000
+    states = {one.state for one in reading.standings if one.slice == CLASS_PROBABILITIES}
+    assert states == {DriftState.OK}
 
 
 def test_labels_that_come_later_count_with_the_objects_of_the_labeller():
