@@ -460,8 +460,8 @@ class Chunk:
         if chosen.size == self.seconds.size:
             # All seconds of the chunk end now, as in every portion of the watch: none came before.
             return found
-        # A key after a pause is another track.
-        tracks = cluster_id((self.seconds["key"], self.seconds["first"]))
+        # A key after a pause is another track, and so it is in another life of its source.
+        tracks = cluster_id(tuple(self.seconds[name] for name in ("key", "life", "first")))
         lives = np.unique(tracks, return_inverse=True)[1]
         common = self.seconds["common"][:, stage] * self.seconds["count"][:, None]
         sums = summed(common, lives, int(lives.max()) + 1)

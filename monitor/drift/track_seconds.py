@@ -135,7 +135,8 @@ class TrackSeconds:
         """Adds the common levels of seconds to the histories of their tracks."""
         place, there = correlation.found(self._history, seconds["key"])
         # Another track may have the same key by now.
-        there[there] = self._history["first"][place[there]] == seconds["first"][there]
+        for name in ("life", "first"):
+            there[there] = self._history[name][place[there]] == seconds[name][there]
         common = seconds["common"] * seconds["count"][:, None, None]
         chosen, which = np.unique(place[there], return_inverse=True)
         sums = correlation.summed(common[there], which, chosen.size)
