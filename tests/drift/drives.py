@@ -11,7 +11,7 @@ from scipy.special import digamma, ndtri, polygamma
 
 from monitor.drift.alarms import AlarmChange
 from monitor.drift.bets import Stage
-from monitor.drift.channels import BIASES, CORRELATIONS, SCALES, channels
+from monitor.drift.channels import BIASES, CORRELATIONS, GAUSSIAN_SCALE, SCALES, channels
 from monitor.drift.evidence import DriftSettings
 from monitor.drift.family import Family, family_state
 from monitor.drift.reference import Levels, Origin, Reference, chi_square_knots, usual_arrays
@@ -59,10 +59,15 @@ def errors_of(nees: FloatArray, k: int = K) -> tuple[FloatArray, FloatArray]:
     return z, u
 
 
+def as_sent(frame: Frame) -> list[Row]:
+    """Detections of a frame; what no recalibrator has changed is the same at both stages."""
+    return [(key, g, raw if frame[2] else made, made) for key, g, raw, made in frame[3]]
+
+
 def watched(frames: Iterable[Frame], k: int = K) -> WatchedRows:
     """All detections of some frames, of k degrees of freedom."""
     frames = list(frames)
-    rows = [row for *_, of_frame in frames for row in of_frame]
+    rows = [row for frame in frames for row in as_sent(frame)]
     nees = np.array([row[2:] for row in rows], np.float64).reshape(-1, 2).T
     z, u = errors_of(nees, k)
     return WatchedRows(
@@ -206,10 +211,9 @@ def exact_levels(k: int = K) -> Levels:
     """Of independent detections of Gaussian errors, ten in a second; τ and ω on the safe side."""
     there = channels(k)
     mean, spread = np.zeros(there.size), np.ones(there.size)
-    for begin, end, degrees in ((0, SCALES, k), (SCALES, BIASES, 1)):
-        ours = (there >= begin) & (there < end)
-        mean[ours] = digamma(degrees / 2) + np.log(2)
-        spread[ours] = np.sqrt(polygamma(1, degrees / 2))
+    joint, scales = there < SCALES, (there >= SCALES) & (there < BIASES)
+    mean[joint], mean[scales] = digamma(k / 2) + np.log(2), GAUSSIAN_SCALE
+    spread[joint], spread[scales] = np.sqrt(polygamma(1, k / 2)), np.sqrt(1.8)
     # Of 4 (u² − z²)/(u² + z²), where z and u are correlated by 0.8.
     spread[there >= CORRELATIONS] = 2.5
     within = 1.15 * spread / np.sqrt(10)

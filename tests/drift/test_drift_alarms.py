@@ -20,8 +20,15 @@ from monitor.drift.alarms import (
     hours,
     moment,
 )
-from monitor.drift.bets import Detector, Direction, Quantity, Severity, Stage
-from monitor.drift.evidence import DriftSettings, Scale
+from monitor.drift.bets import DETECTORS, Detector, Direction, Quantity, Severity, Stage
+from monitor.drift.evidence import (
+    NO_REFERENCE,
+    OF_FEW_TRACKS,
+    WITH_TRACKS,
+    DriftSettings,
+    Scale,
+    Shares,
+)
 from monitor.drift.family import Family
 from monitor.drift.reference import Origin
 from tests.alarmed import alarm
@@ -135,15 +142,26 @@ def test_a_new_epoch_ends_what_is_known_of_forwarded_estimates_and_keeps_that_of
 LEARNS = replace(STAYS, reference_tracks=12, reference_detections=600, reference_seconds=0.0)
 
 
-def test_shares_go_to_what_is_known_once_a_reference_is_learned():
-    family = family_of(LEARNS)
-    assert family.evidence.shares[0, 0] == pytest.approx([0.6, 0.0, 0.4])
+def shares_by_chart(family: Family) -> list[Shares]:
+    """Shares of the first slice that are not 0."""
+    known = [dict(zip(DETECTORS, row.tolist(), strict=True)) for row in family.evidence.shares[0]]
+    return [{one: share for one, share in row.items() if share} for row in known]
+
+
+@pytest.mark.parametrize(("tracks", "known"), [(12, OF_FEW_TRACKS), (30, WITH_TRACKS)])
+def test_shares_go_to_what_is_known_once_a_reference_is_learned(tracks, known):
+    family = family_of(replace(LEARNS, reference_tracks=tracks))
+    assert shares_by_chart(family)[::2] == [pytest.approx(NO_REFERENCE)] * 2
     fed(family, drive(20))
     assert [family.slices[0].reference(stage).origin for stage in Stage] == [Origin.LEARNED] * 2
-    assert family.evidence.shares[0, 0] == pytest.approx([0.3, 0.3, 0.4])
+    # Of fewer than thirty tracks: what is shipped is watched beside them.
+    assert shares_by_chart(family)[::2] == [pytest.approx(known)] * 2
+    # No tail and no bias makes errors too small.
+    for shares in shares_by_chart(family)[1::2]:
+        assert {*known} - {*shares} == {Detector.TAIL, Detector.BIAS}
+        assert sum(shares.values()) == pytest.approx(sum(known.values()))
     family.new_epoch([0])
-    assert family.evidence.shares[0, 0] == pytest.approx([0.6, 0.0, 0.4])
-    assert family.evidence.shares[0, 2] == pytest.approx([0.3, 0.3, 0.4])
+    assert shares_by_chart(family)[::2] == [pytest.approx(NO_REFERENCE), pytest.approx(known)]
 
 
 def test_nothing_is_learned_of_a_slice_with_an_alarm():

@@ -4,7 +4,9 @@ the order by which the hours are counted.
 
 from __future__ import annotations
 
+import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,8 +15,10 @@ from hypothesis import strategies as st
 
 from monitor.drift.bets import (
     ABSOLUTE,
+    ONLY_OVER,
     SCALE,
     Aim,
+    Detector,
     Direction,
     row_log_likelihoods,
 )
@@ -26,9 +30,12 @@ from monitor.drift.evidence import (
     WITHOUT_TRACKS,
     Evidence,
     Shares,
+    Unit,
     by_severity,
     scale_of,
+    shares_of,
 )
+from monitor.drift.reference import Origin, shipped, shipped_levels
 from monitor.frames.space import FloatArray
 from tests.drift.drives import seeds
 from tests.drift.family_oracle import SlowClock
@@ -90,6 +97,39 @@ def test_a_detector_that_had_no_share_begins_at_nothing_and_others_go_on():
     assert (board.sums[0, FORWARDED, :ABSOLUTE] == 1).all()
     assert (board.sums[0, FORWARDED, ABSOLUTE:] == 0).all()
     assert (board.sums[0, FORWARDED, OF_TRACKS] == 0).all()
+
+
+NOTHING = replace(shipped(K), levels=None)
+KNOWN = replace(shipped(K), origin=Origin.LEARNED)
+REFERENCES = (
+    shipped(K),
+    NOTHING,
+    *(replace(KNOWN, levels=replace(shipped_levels(K), tracks=tracks)) for tracks in (12, 40)),
+    replace(KNOWN, levels=None),
+)
+
+
+@pytest.mark.parametrize("direction", Direction)
+@pytest.mark.parametrize("unit", Unit)
+def test_shares_are_at_most_one_in_sum_and_none_that_goes_on_rises_as_a_reference_is_learned(
+    unit, direction
+):
+    found = [shares_of(one, unit, direction, of_change=False) for one in REFERENCES]
+    of_change = [shares_of(one, unit, direction, of_change=True) for one in REFERENCES]
+    for shares in (*found, *of_change):
+        assert sum(shares.values()) <= 1 + 1e-12
+        assert min(shares.values(), default=0) >= 0
+        assert direction is Direction.OVER or not {*shares} & {*ONLY_OVER}
+    # A change of what was never known is asked for by none; calibration by none that asks for one.
+    assert of_change[:2] == [{}, {}]
+    assert not {Detector.ABSOLUTE, Detector.SHIPPED} & {*itertools.chain(*of_change)}
+    for before in found[:2]:
+        for after in found[2:]:
+            assert all(share <= before.get(one, 1.0) for one, share in after.items()), after
+    if unit is Unit.DETECTION:
+        assert {*itertools.chain(*found)} == {Detector.ABSOLUTE, Detector.RELATIVE}
+    else:
+        assert [Detector.SHIPPED in one for one in found] == [True, False, True, False, False]
 
 
 def test_the_scale_is_the_root_of_the_mean_with_its_interval_and_unknown_of_fewer_than_two():
