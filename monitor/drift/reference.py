@@ -176,7 +176,7 @@ def calibrated_level(k: int) -> float:
 # What is assumed of the levels of each kind of channel: τ, ω and S, of seconds of 10 detections.
 _OF_SCALE = (0.6, 1.0, 1.2)
 _OF_BIAS = (0.6, 0.7, 0.7)
-_OF_CORRELATION = (0.5, 0.8, 1.2)
+_OF_CORRELATION = (0.5, 0.8, 1.5)
 
 
 @cache
