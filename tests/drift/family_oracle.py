@@ -211,8 +211,8 @@ def observed(k: int, e: float, z: Any, u: Any) -> list[float]:
     found += [math.log(z[i] ** 2 + 0.05) for i in range(k) if k > 1]
     found += [min(max(z[i], -4.0), 4.0) for i in range(k)]
     for i in range(1, k):
-        a, b = u[i] ** 2 + 1e-12, z[i] ** 2 + 1e-12
-        found.append(4 * (a - b) / (a + b))
+        a, b = u[i] ** 2, z[i] ** 2
+        found.append(10 * (a - b) / (a + b + 2))
     return [round(float(one) * 2**24) / 2**24 for one in found]
 
 
