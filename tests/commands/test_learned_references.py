@@ -131,7 +131,7 @@ def test_a_reference_is_read_and_one_of_the_release_before_is_to_be_learned_agai
         assert given == path
     path.write_text(path.read_text().replace('"version": 2', '"version": 1'))
     with pytest.raises(
-        InvalidDocument, match="'reference.version' is 1.*learn the reference again"
+        InvalidDocument, match=r"'reference\.version' is 1.*learn the reference again"
     ):
         read_references(path)
 
