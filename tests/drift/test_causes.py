@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from monitor.drift.alarms import Alarm
-from monitor.drift.bets import CHARTS, CHARTS_OF, Quantity, Stage
+from monitor.drift.bets import ABSOLUTE, CHARTS, CHARTS_OF, SCALE, Quantity, Stage
 from monitor.drift.causes import Cause, cause_of
 from monitor.drift.channels import BIASES, CORRELATIONS, JOINT, SCALES
 from monitor.drift.evidence import (
@@ -37,7 +37,7 @@ OVER, UNDER = range(*CHARTS_OF[Stage.RECALIBRATED].indices(len(CHARTS)))
 ROOT = math.sqrt(10)
 
 
-def board(chart: int = OVER, **nats: float) -> Evidence:
+def board(chart: int = OVER, /, **nats: float) -> Evidence:
     """Evidence of one slice: so many nats of one bet of each kind, over what it is given."""
     found = Evidence()
     found.grow(1)
@@ -50,6 +50,8 @@ def board(chart: int = OVER, **nats: float) -> Evidence:
             place = OF_TAIL.start
         elif kind == "detections":
             place = 0
+        elif kind == "student":
+            place = ABSOLUTE + SCALE
         else:
             # Of a bias that is below, the bet on the other end.
             ends = np.flatnonzero(channels[kind] + int(number or 0) == CHANNEL_OF)
@@ -104,8 +106,10 @@ def test_dimensions_that_are_off_by_half_as_much_are_meant_as_well_and_all_are_n
 def test_a_correlation_is_the_cause_where_no_scale_is_and_a_tail_where_the_scale_says_less():
     evidence = board(correlation_2=20.0, joint=30.0)
     assert found(evidence, run_of()) == Cause(Quantity.CORRELATION, (2,))
-    assert found(board(tail=20.0, joint=30.0), run_of()) == Cause(Quantity.TAIL)
-    assert found(board(tail=20.0, joint=50.0), run_of()) == Cause(Quantity.SCALE)
+    for name in ("tail", "student"):
+        assert found(board(**{name: 20.0, "joint": 19.0}), run_of()) == Cause(Quantity.TAIL)
+        assert found(board(**{name: 20.0, "joint": 21.0}), run_of()) == Cause(Quantity.SCALE)
+        assert found(board(**{name: 20.0, "detections": 21.0}), run_of()) == Cause(Quantity.SCALE)
     assert found(board(detections=20.0), run_of()) == Cause(Quantity.SCALE)
     assert found(board(), run_of(0)) == Cause(Quantity.SCALE)
 
@@ -174,13 +178,16 @@ def alarms_after(fault: Fault, seconds: int = 60, seed: int = 0) -> list[Alarm]:
 
 def flipped(errors: FloatArray) -> FloatArray:
     """The second dimension has its correlation the wrong way round."""
-    return errors * np.array([-1.0, 1.0, 1.0])
+    found: FloatArray = errors * np.array([-1.0, 1.0, 1.0])
+    return found
 
 
 def outliers(errors: FloatArray) -> FloatArray:
-    """A tenth of the detections are far off."""
-    odd = np.random.default_rng(1).random(errors.shape[:2]) < 0.1
-    return np.where(odd[..., None], 6.0 * errors, errors)
+    """A tenth of the detections are three times as far off, with the tails of t2."""
+    random, shape = np.random.default_rng(1), errors.shape[:2]
+    factor = np.where(random.random(shape) < 0.1, 3 * np.sqrt(2 / random.chisquare(2, shape)), 1.0)
+    found: FloatArray = factor[..., None] * errors
+    return found
 
 
 @pytest.mark.parametrize(
@@ -191,7 +198,7 @@ def outliers(errors: FloatArray) -> FloatArray:
         (lambda e: e * 0.35, ("ticket", "", Quantity.SCALE, 0.35, "")),
         (lambda e: e * (1.0, 1.0, ROOT), ("page", "z", Quantity.SCALE, ROOT, "")),
         (flipped, ("page", "y", Quantity.CORRELATION, 1.5, "")),
-        (outliers, ("page", "", Quantity.TAIL, 0.09, "")),
+        (outliers, ("page", "", Quantity.TAIL, 0.07, "")),
     ],
     ids=["bias", "too small", "too large", "one dimension", "correlation", "outliers"],
 )
