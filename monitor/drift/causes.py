@@ -54,7 +54,7 @@ _OF_STUDENT = slice(ABSOLUTE + SCALE, BETS)
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What is wrong.
+    """Names what is wrong.
 
     dimensions  by number, of the joint block; () where all are
     """
