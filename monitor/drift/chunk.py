@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -70,6 +70,7 @@ from monitor.drift.levels import (
     common_level,
     far_outside,
     log_ratios,
+    not_too_low,
     residuals,
     steepest,
     tail_log_ratios,
@@ -321,21 +322,23 @@ class Chunk:
         level, usual = seconds["level"][:, stage][:, there], self.usual[stage]
         counts = np.bincount(at, minlength=board.slices)
         low, high = self._bands(stage, there)
-        between = np.where(seconds["older"][:, None], _ANY_LEVEL, usual.between[at][:, there])
+        older = seconds["older"][:, None]
         past = Past(seconds["count"], seconds["rows"], seconds["rows2"])
         rows = np.maximum(seconds["rows"], 1)[:, None]
+        known = UsualLevels(
+            usual.mean[at][:, there],
+            usual.between[at][:, there],
+            usual.within[at][:, there],
+            usual.spread[at][:, there],
+            usual.length[at][:, there],
+        )
+        seen = not_too_low(level, seconds["count"], known, degrees_of(self.k)[there])
         found = residuals(
-            level,
+            seen,
             past,
             seconds["total"][:, stage][:, there] / rows,
             self._common_before(stage, chosen)[:, there] / rows,
-            UsualLevels(
-                usual.mean[at][:, there],
-                between,
-                usual.within[at][:, there],
-                usual.spread[at][:, there],
-                usual.length[at][:, there],
-            ),
+            replace(known, between=np.where(older, _ANY_LEVEL, known.between)),
             low[at],
             high[at],
         ).flat()

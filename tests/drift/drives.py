@@ -214,8 +214,8 @@ def exact_levels(k: int = K) -> Levels:
     joint, scales = there < SCALES, (there >= SCALES) & (there < BIASES)
     mean[joint], mean[scales] = digamma(k / 2) + np.log(2), GAUSSIAN_SCALE
     spread[joint], spread[scales] = np.sqrt(polygamma(1, k / 2)), np.sqrt(1.8)
-    # Of 4 (u² − z²)/(u² + z²), where z and u are correlated by 0.8.
-    spread[there >= CORRELATIONS] = 2.5
+    # Of 10 (u² − z²)/(u² + z² + 2), where z and u are correlated by 0.8.
+    spread[there >= CORRELATIONS] = 2.2
     within = 1.15 * spread / np.sqrt(10)
     return Levels(mean, np.full(there.size, 0.1), within, spread, 10.0, 0.001, 0.01, 100, 1000)
 

@@ -538,6 +538,11 @@ class SlowFamily:
             )
             own = n * learning * own / rows if rows else 0.0
             level = block["level"][stage][at]
+            if channel[0] in ("joint", "shipped"):
+                # The left tail of ln NEES is cut at 2 ∛n deviations.
+                wide = usual.omega2 + usual.s2 * max(0.0, 1 / count - 1 / usual.length)
+                below = 2 * count ** (1 / 3) * math.sqrt(wide + usual.tau2)
+                level = max(level, usual.mean - below)
             r = min(max(level - usual.mean - own, low - 4.0), high + 4.0)
             seconds.append((r, v, learning, block))
         states = [low + (high - low) * (place + 1) / 2 for place in PLACES]
