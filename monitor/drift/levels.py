@@ -88,7 +88,7 @@ class Past:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class UsualLevels(Columns):
-    """Holds what is usual of the levels of m seconds: m0, τ², ω² and S², and N; all of one shape."""
+    """Holds what is usual of the levels of m seconds, all of one shape: m0, τ², ω², S² and N."""
 
     mean: FloatArray
     between: FloatArray
