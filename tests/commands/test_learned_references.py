@@ -64,6 +64,11 @@ def test_it_is_what_the_formulas_say_of_each_class(usual, rows):
             assert (reference.origin, reference.k) == (Origin.FILE, 3)
             assert reference.detections == values.size
             assert reference.nees_ratio == pytest.approx(values.mean() / 3)
+            # The last second of a drive counts, too.
+            there = rows.of_class(name).of(rows.of_class(name).labelled)
+            seconds = {*zip(there.sequence, there.track, there.time_s // 1, strict=True)}
+            assert reference.levels.blocks == len(seconds)
+            assert reference.levels.tracks == len({one[:2] for one in seconds})
             inside = (knot_levels() > 0.05) & (knot_levels() < 0.95)
             of_rows = np.quantile(values, knot_levels()[inside], method="weibull")
             np.testing.assert_allclose(reference.quantiles[inside], of_rows, rtol=0.005)
