@@ -32,7 +32,13 @@ from monitor.drift.bets import Stage
 from monitor.drift.evidence import DriftSettings
 from monitor.drift.reference import Origin, Reference
 from monitor.drift.track_seconds import TrackSeconds
-from monitor.drift.usual import ReferenceLearner, WatchedRows, enough, watched_errors
+from monitor.drift.usual import (
+    BLOCK_NS,
+    ReferenceLearner,
+    WatchedRows,
+    enough,
+    watched_errors,
+)
 from monitor.frames.slices import SliceBy
 from monitor.frames.space import BoolArray, IntArray
 from monitor.recalibration.selection import Selection
@@ -274,6 +280,9 @@ def _watched(
         labelled: BoolArray = place[sequence.rows] >= 0
         rows = sequence.rows[labelled]
         at = place[rows]
+        stamp_ns = np.rint(sequence.times * 1e9).astype(np.int64)
+        # A frame without rows, by which the last second of every track is over.
+        stamp_ns = np.append(stamp_ns, stamp_ns[-1:] + BLOCK_NS)
         yield WatchedRows(
             slices=recording.class_index[rows],
             nees=nees[:, at],
@@ -282,9 +291,9 @@ def _watched(
             error=error[:, :, at],
             track=tracks[rows],
             frame=sequence.frame_of_row[labelled],
-            stamp_ns=np.rint(sequence.times * 1e9).astype(np.int64),
-            source=np.zeros(sequence.frames, np.int64),
-            changed=np.full(sequence.frames, selection is not None),
+            stamp_ns=stamp_ns,
+            source=np.zeros(stamp_ns.size, np.int64),
+            changed=np.full(stamp_ns.size, selection is not None),
         )
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from monitor.drift.bets import BETS, CHARTS, Quantity
+from monitor.drift.bets import ABSOLUTE, BETS, CHARTS, SCALE, Quantity
 from monitor.drift.channels import (
     BIASES,
     CORRELATIONS,
@@ -48,13 +48,13 @@ _EXPLAINS = 0.4
 # A dimension is meant as well where it is off by half as much as that with most evidence, in ln σ.
 _AS_WELL = 0.5
 
-# The tail is meant where its nats are half of those that speak for the scale.
-_HALF = 0.5
+# Bets on detections that tell tails, not a factor.
+_OF_STUDENT = slice(ABSOLUTE + SCALE, BETS)
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What is wrong.
+    """Names what is wrong.
 
     dimensions  by number, of the joint block; () where all are
     """
@@ -132,8 +132,8 @@ def cause_of(evidence: Evidence, slice: int, chart: int) -> Cause:
     correlations = columns[CORRELATIONS : CORRELATIONS + MOST_NAMED]
     if correlations.max() >= enough:
         return Cause(Quantity.CORRELATION, (int(correlations.argmax()),))
-    whole = max(float(nats[:BETS].max()), float(columns[[JOINT, SHIPPED]].max()))
-    tail = float(nats[OF_TAIL].max())
-    if tail >= max(_SPEAKS, _HALF * whole):
+    whole = max(float(nats[: _OF_STUDENT.start].max()), float(columns[[JOINT, SHIPPED]].max()))
+    tail = max(float(nats[_OF_STUDENT].max()), float(nats[OF_TAIL].max()))
+    if tail >= max(_SPEAKS, whole):
         return Cause(Quantity.TAIL)
     return Cause(Quantity.SCALE)

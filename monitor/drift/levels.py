@@ -68,7 +68,7 @@ _MOST_LOG_ODDS = 4.0
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Past:
-    """What is known of m seconds of tracks beside their levels, (m,) each.
+    """Holds what is known of m seconds of tracks beside their levels, (m,) each.
 
     count  detections
     rows   Σ of those of the earlier seconds of the track
@@ -88,7 +88,7 @@ class Past:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class UsualLevels(Columns):
-    """What is usual of the levels of m seconds: m0, τ², ω² and S², and N; all of one shape."""
+    """Holds what is usual of the levels of m seconds, all of one shape: m0, τ², ω², S² and N."""
 
     mean: FloatArray
     between: FloatArray

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 from monitor.commands.reference import reference_file
 from monitor.drift.bets import Stage
 from monitor.drift.reference import Origin, knot_levels
-from monitor.store.documents import read_references, reference_text
+from monitor.store.documents import InvalidDocument, read_references, reference_text
 from tests.commands.recordings import csv_file, nees, npz_file
 from tests.commands.spoken import done, refused, spoken
 
@@ -42,10 +41,13 @@ def same(found, expected) -> None:
             np.testing.assert_allclose(got.quantiles, reference.quantiles, rtol=1e-12)
             assert (got.k, got.detections) == (reference.k, reference.detections)
             assert got.nees_ratio == pytest.approx(reference.nees_ratio)
-            assert got.tempering == pytest.approx(reference.tempering)
+            np.testing.assert_allclose(got.spacings, reference.spacings)
+            np.testing.assert_allclose(got.temperings, reference.temperings)
             assert got.frame_tempering == pytest.approx(reference.frame_tempering)
-            assert got.levels.between == pytest.approx(reference.levels.between)
-            assert got.levels.within == pytest.approx(reference.levels.within)
+            for of_levels in ("mean", "between", "within", "spread", "length", "onsets"):
+                np.testing.assert_allclose(
+                    getattr(got.levels, of_levels), getattr(reference.levels, of_levels)
+                )
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +64,11 @@ def test_it_is_what_the_formulas_say_of_each_class(usual, rows):
             assert (reference.origin, reference.k) == (Origin.FILE, 3)
             assert reference.detections == values.size
             assert reference.nees_ratio == pytest.approx(values.mean() / 3)
+            # The last second of a drive counts, too.
+            there = rows.of_class(name).of(rows.of_class(name).labelled)
+            seconds = {*zip(there.sequence, there.track, there.time_s // 1, strict=True)}
+            assert reference.levels.blocks == len(seconds)
+            assert reference.levels.tracks == len({one[:2] for one in seconds})
             inside = (knot_levels() > 0.05) & (knot_levels() < 0.95)
             of_rows = np.quantile(values, knot_levels()[inside], method="weibull")
             np.testing.assert_allclose(reference.quantiles[inside], of_rows, rtol=0.005)
@@ -118,7 +125,7 @@ def test_what_says_too_little_is_refused(drive, rows, tmp_path, words, sentence)
     assert not path.exists()
 
 
-def test_a_reference_also_of_the_release_before_is_read(usual, tmp_path):
+def test_a_reference_is_read_and_one_of_the_release_before_is_to_be_learned_again(usual, tmp_path):
     path = tmp_path / "usual.json"
     path.write_text(reference_text(usual))
     again = read_references(path)
@@ -127,8 +134,11 @@ def test_a_reference_also_of_the_release_before_is_read(usual, tmp_path):
     # replay hands it to the sidecar that it starts.
     with reference_file(Namespace(reference=str(path)), None) as given:
         assert given == path
-    path = Path(__file__).with_name("reference_1.json")
-    assert json.loads(reference_text(read_references(path))) == json.loads(path.read_text())
+    path.write_text(path.read_text().replace('"version": 2', '"version": 1'))
+    with pytest.raises(
+        InvalidDocument, match=r"'reference\.version' is 1.*learn the reference again"
+    ):
+        read_references(path)
 
 
 def test_without_tracks_it_has_no_levels_and_what_is_too_little_is_told(rows, tmp_path):

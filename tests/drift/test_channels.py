@@ -83,7 +83,7 @@ def test_scales_are_logarithms_of_squares_and_biases_are_errors_that_are_cut(see
 
 
 @given(seeds, st.floats(0.1, 10))
-def test_a_factor_on_all_errors_is_its_logarithm_at_most_and_nothing_in_correlations(seed, f):
+def test_a_factor_on_all_errors_is_its_logarithm_at_most_and_turns_no_correlation(seed, f):
     errors = np.random.default_rng(seed).standard_normal((30, 3))
     before, after = seen(errors), seen(f * errors)
     for channel in (JOINT, SHIPPED):
@@ -92,8 +92,11 @@ def test_a_factor_on_all_errors_is_its_logarithm_at_most_and_nothing_in_correlat
     moved = np.abs(after[of_scale] - before[of_scale])
     assert (np.sign(f - 1) * (after - before)[of_scale] >= 0).all()
     assert (moved <= 2 * abs(np.log(f)) + 1e-9).all()
+    # Small errors say less of a correlation.
     of_correlation = [CORRELATIONS + 1, CORRELATIONS + 2]
-    np.testing.assert_allclose(after[of_correlation], before[of_correlation], atol=1e-5)
+    small, large = (before, after) if f >= 1 else (after, before)
+    assert (np.sign(small[of_correlation]) == np.sign(large[of_correlation])).all()
+    assert (np.abs(small[of_correlation]) <= np.abs(large[of_correlation]) + 1e-9).all()
 
 
 def test_exact_detections_and_gross_outliers_are_bounded_in_every_channel():
@@ -101,7 +104,8 @@ def test_exact_detections_and_gross_outliers_are_bounded_in_every_channel():
         found = seen(errors)[channels(3)]
         assert np.isfinite(found).all()
         assert (found[0] >= np.log(1e-6)).all()
-        assert (np.abs(found[-5:]) <= 4).all()
+        assert (np.abs(found[5:8]) <= 4).all()
+        assert (np.abs(found[8:]) <= 10).all()
 
 
 def test_levels_of_calibrated_errors_are_those_that_references_are_held_against():
@@ -112,7 +116,9 @@ def test_levels_of_calibrated_errors_are_those_that_references_are_held_against(
     of_normal = weights @ np.log(nodes**2 + 0.05) / weights.sum()
     assert of_normal == pytest.approx(GAUSSIAN_SCALE, abs=1e-3)
     np.testing.assert_allclose(mean[BIASES : BIASES + 3], 0, atol=0.03)
-    np.testing.assert_allclose(mean[[CORRELATIONS + 1, CORRELATIONS + 2]], 0, atol=0.04)
+    for factor in (0.3, 1.0, 3.0):
+        mean = seen(factor * drawn(STATED)).mean(axis=1)
+        np.testing.assert_allclose(mean[[CORRELATIONS + 1, CORRELATIONS + 2]], 0, atol=0.05)
 
 
 def test_a_correlation_that_is_not_there_or_has_the_other_sign_is_above_and_a_stronger_one_below():

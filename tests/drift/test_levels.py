@@ -22,6 +22,7 @@ from monitor.drift.levels import (
     common_level,
     far_outside,
     log_ratios,
+    not_too_low,
     residuals,
     steepest,
     tail_log_ratios,
@@ -192,6 +193,37 @@ def test_the_steepest_bet_on_too_small_errors_wins_a_little_more_than_on_normal_
     found = gammaln(half - theta) - gammaln(half) + theta * digamma(half)
     excess = np.exp(found - theta**2 / 2 * polygamma(1, half))
     assert (excess > 1).all() and (excess < 1.08).all()
+
+
+@pytest.mark.parametrize("k", [1, 3, 6])
+@pytest.mark.parametrize("count", [1, 3, 10])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_bets_on_mean_logarithms_of_few_detections_win_hardly_more_than_on_normal_levels(
+    k, count, sign
+):
+    random, runs = np.random.default_rng(1), 40_000
+    one = polygamma(1, k / 2)
+    mean = digamma(k / 2) + math.log(2)
+    usual = [mean, TAU**2, one / LENGTH, one, LENGTH]
+    known = UsualLevels(*(np.full((runs, 1), value) for value in usual))
+    low, high = np.full(runs, LOW[0]), np.full(runs, HIGH[0])
+    common = np.linspace(LOW[0], HIGH[0], STATES)[random.choice(STATES, runs, p=moved([]))]
+    logs = np.log(random.chisquare(k, (count, runs))).mean(axis=0)
+    level = (common + TAU * random.standard_normal(runs) + logs)[:, None]
+    counts, degrees = np.full(runs, count), np.array([float(k)])
+    seen = not_too_low(level, counts, known, degrees)
+    lowest = mean - 2 * np.cbrt(count) * math.sqrt(one / count + TAU**2)
+    np.testing.assert_allclose(seen, np.maximum(level, lowest))
+    np.testing.assert_array_equal(not_too_low(level, counts, known, np.zeros(1)), level)
+    nothing = np.zeros(runs, np.int64)
+    past, zeros = Past(counts, nothing, nothing), np.zeros((runs, 1))
+    found = residuals(seen, past, zeros, zeros, known, low[:, None], high[:, None]).flat()
+    *_, edges = common_level(np.zeros((runs, STATES)), found, np.arange(runs), low, high)
+    edge, of_edge = (high, edges[1]) if sign > 0 else (low, edges[0])
+    most = steepest(sign, np.full(runs, float(k)), counts)
+    ratio = np.exp(log_ratios(found, sign, edge, nothing, most) + of_edge[:, None])
+    # All have the same share. In one dimension they may win a little.
+    assert ratio.mean() < (1.25 if k == 1 else 1.05)
 
 
 counted = st.integers(0, 40), st.integers(1, 40)

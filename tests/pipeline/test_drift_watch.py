@@ -29,8 +29,9 @@ from monitor.recalibration.recalibrator import Identity
 from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import IDENTITY, Selection
 from monitor.statistics.observations import finished
-from monitor.store.documents import family_text
+from monitor.store.documents import family_text, reference_text
 from tests.alarmed import RAISED, alarm
+from tests.drift.drives import both, exact_reference
 from tests.piped import opened, pipeline_of, reported
 from tests.received import Label, Sent, frame, labels
 
@@ -443,6 +444,8 @@ def test_a_reference_is_given_to_the_watch_or_stops_the_start_by_its_name(tmp_pa
         FitRounds(Promotions(pipeline))
         return pipeline.drift.family.usual.given
 
-    assert list(given(Path(__file__).parents[1] / "commands" / "reference_1.json")) == ["car"]
+    file = tmp_path / "known.json"
+    file.write_text(reference_text({"car": both(exact_reference())}))
+    assert list(given(file)) == ["car"]
     with pytest.raises(InvalidConfiguration, match=r"\[drift\] reference = .*usual\.json"):
         given(tmp_path / "usual.json")
