@@ -45,6 +45,9 @@ _SHARE = 1 / 3
 # A mean that is off is the cause where it makes so much of the squared errors.
 _EXPLAINS = 0.4
 
+# Detections of which a mean alone tells that.
+_KNOWN = 64
+
 # A dimension is meant as well where it is off by half as much as that with most evidence, in ln σ.
 _AS_WELL = 0.5
 
@@ -131,7 +134,12 @@ def cause_of(evidence: Evidence, slice: int, chart: int) -> Cause:
         return Cause(Quantity.SCALE, () if all_are else tuple(meant.tolist()))
     correlations = columns[CORRELATIONS : CORRELATIONS + MOST_NAMED]
     if correlations.max() >= enough:
-        return Cause(Quantity.CORRELATION, (int(correlations.argmax()),))
+        first = int(correlations.argmax())
+        # The mean of a dimension or of one before it, off by less than bets on means ask for.
+        means = _explained(run)[: first + 1]
+        if means.max() >= _EXPLAINS and run[0] >= _KNOWN:
+            return Cause(Quantity.BIAS, (int(means.argmax()),))
+        return Cause(Quantity.CORRELATION, (first,))
     whole = max(float(nats[: _OF_STUDENT.start].max()), float(columns[[JOINT, SHIPPED]].max()))
     tail = max(float(nats[_OF_STUDENT].max()), float(nats[OF_TAIL].max()))
     if tail >= max(_SPEAKS, whole):

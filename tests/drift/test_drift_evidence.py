@@ -195,6 +195,18 @@ def test_of_too_many_sources_the_one_not_heard_of_for_longest_is_over():
     assert goes_on.tolist() == [True, False, True, False]
 
 
+def test_time_with_labels_goes_by_at_most_one_step_from_a_frame_to_the_next():
+    times = SourceTimes(9, SECOND // 2)
+    arrivals = came(times, (0, 1.0), (0, 1.1), (0, 4.1), (0, 3.0), (0, 4.2), (1, 9.0))
+    assert (arrivals.heard_ns / SECOND).tolist() == [0, 0.1, 0.6, 0.6, 0.7, 0]
+    # By how much each moved its source; a late one did not, nor did the first.
+    assert (arrivals.step_ns / SECOND).tolist() == [0, 0.1, 3.0, 0, 0.1, 0]
+    # When the present second began.
+    began, heard, _ = times.now(np.array([1, 2]))
+    assert (began / SECOND).tolist() == [4, 9]
+    assert (heard / SECOND).tolist() == [0.6, 0]
+
+
 def test_a_source_that_waits_for_labels_while_another_has_minutes_of_them_is_not_over():
     times = SourceTimes(9)
     came(times, (0, 1.0))
