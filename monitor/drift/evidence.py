@@ -295,8 +295,14 @@ def _of_too_large(shares: Shares) -> Shares:
     What these have goes to what bets on detections, of change where it is known.
     """
     rest = {one: share for one, share in shares.items() if one not in ONLY_OVER}
-    to = Detector.RELATIVE if Detector.RELATIVE in rest else Detector.ABSOLUTE
-    rest[to] += sum(shares.get(one, 0.0) for one in ONLY_OVER)
+    more = sum(shares.get(one, 0.0) for one in ONLY_OVER)
+    if Detector.RELATIVE in rest:
+        # Coverage sees little of errors that are too small.
+        more += rest[Detector.ABSOLUTE] / 2
+        rest[Detector.ABSOLUTE] /= 2
+        rest[Detector.RELATIVE] += more
+    else:
+        rest[Detector.ABSOLUTE] += more
     return rest
 
 
