@@ -159,17 +159,22 @@ def shares(reference: Reference, direction: str) -> dict[str, float]:
     named = {"tail": 0.05, "dimension": 0.06, "bias": 0.06, "correlation": 0.03}
     if reference.levels is None:
         shipped_only = reference.origin == "shipped"
-        return {"absolute": 0.6} if shipped_only else {"absolute": 0.45, "relative": 0.55}
-    if reference.origin == "shipped":
+        found = {"absolute": 0.6} if shipped_only else {"absolute": 0.45, "relative": 0.55}
+    elif reference.origin == "shipped":
         found = {"absolute": 0.45, "shipped": 0.35, **named}
     elif is_thin(reference):
         found = {"absolute": 0.2, "relative": 0.1, "track": 0.25, "shipped": 0.25, **named}
     else:
         found = {"absolute": 0.2, "relative": 0.2, "track": 0.4, **named}
-    if direction == "under":
-        # No tail and no bias makes errors smaller.
-        to = "relative" if "relative" in found else "absolute"
-        found[to] += found.pop("tail") + found.pop("bias")
+    if direction == "over":
+        return found
+    # No tail and no bias makes errors smaller, and coverage sees little of it.
+    rest = found.pop("tail", 0.0) + found.pop("bias", 0.0)
+    if "relative" in found:
+        found["absolute"] /= 2
+        found["relative"] += rest + found["absolute"]
+    else:
+        found["absolute"] += rest
     return found
 
 
