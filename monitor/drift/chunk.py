@@ -35,6 +35,7 @@ from monitor.drift.channels import (
     CORRELATIONS,
     JOINT,
     MOST_NAMED,
+    SCALES,
     SHIPPED,
     channels,
     degrees_of,
@@ -75,7 +76,7 @@ from monitor.drift.levels import (
     steepest,
     tail_log_ratios,
 )
-from monitor.drift.reference import UsualArrays
+from monitor.drift.reference import UsualArrays, shipped_levels
 from monitor.drift.usual import BLOCK_NS, WatchedRows
 from monitor.frames.slices import TOTAL, is_of_classes
 from monitor.frames.space import FloatArray, IntArray
@@ -357,7 +358,7 @@ class Chunk:
         self.seconds["common"][chosen, stage] = means[at]
 
         said = np.zeros((board.slices, len(aims), COLUMNS, len(FACTORS)))
-        charts = CHARTS_OF[stage]
+        charts, right = CHARTS_OF[stage], shipped_levels(self.k).mean
         columns = np.flatnonzero(np.isin(CHANNEL_OF, there))
         for i, (chart, aim) in enumerate(zip(range(charts.start, charts.stop), aims, strict=True)):
             sign = aim.direction.sign
@@ -391,10 +392,11 @@ class Chunk:
                 sums[counts > 0] += of_edge[counts > 0, :, None]
                 said[:, i, chosen_columns] = sums
                 self._note_supporters(chart, seconds, chosen_columns, of_tracks.max(axis=2))
-            far = sign * (level[:, 0] - usual.calibrated[at]) > 2 * math.log(aim.tolerance) + _FAR
-            self._note_supporters(
-                chart, seconds, np.zeros(1, np.int64), np.where(far, _ALWAYS, 0.0)[:, None]
-            )
+            # Seconds of few detections say little of errors that are too small, each by itself.
+            wide = there < (SCALES if aim.direction is Direction.OVER else BIASES)
+            beyond = sign * (level[:, wide] - right[wide]) - 2 * math.log(aim.tolerance)
+            said_far = np.where(beyond > _FAR, _ALWAYS, 0.0)
+            self._note_supporters(chart, seconds, there[wide], said_far)
         tails = self._tails(stage, seconds, at)
         board.add_seconds(charts, hours * counts / counts.sum(), said, tails, second)
 

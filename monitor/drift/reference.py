@@ -500,7 +500,6 @@ class UsualArrays(Columns):
                  γ of a frame
     ratio        mean NEES/K
     levels       whether seconds of tracks say anything
-    calibrated   mean ln NEES of a calibrated detector
     mean, between, within, spread
                  (G, CHANNELS) m0, τ², ω² and S²; of what is shipped in SHIPPED
     length       (G, CHANNELS) detections of a second
@@ -520,7 +519,6 @@ class UsualArrays(Columns):
     frame_tempering: FloatArray
     ratio: FloatArray
     levels: BoolArray
-    calibrated: FloatArray
     mean: FloatArray
     between: FloatArray
     within: FloatArray
@@ -639,7 +637,6 @@ def usual_arrays(references: Sequence[Reference]) -> UsualArrays:
         frame_tempering=np.array([one.frame_tempering for one in references]),
         ratio=np.array([one.nees_ratio for one in references]),
         levels=np.array([one.levels is not None for one in references]),
-        calibrated=np.array([calibrated_level(one.k) for one in references]),
         mean=_laid_out(references, "mean"),
         between=_laid_out(references, "between") ** 2,
         within=_laid_out(references, "within") ** 2,

@@ -106,26 +106,40 @@ def rows_of(errors: FloatArray, stamp_ns: np.ndarray) -> WatchedRows:
 def pieces(rows: WatchedRows, size: int) -> Iterator[WatchedRows]:
     """The same frames, so many at a time."""
     for begin in range(0, rows.stamp_ns.size, size):
-        part = slice(begin, begin + size)
-        here = (rows.frame >= begin) & (rows.frame < begin + size)
-        yield WatchedRows(
-            slices=rows.slices[here],
-            nees=rows.nees[:, here],
-            z=rows.z[..., here],
-            u=rows.u[..., here],
-            error=rows.error[..., here],
-            track=rows.track[here],
-            frame=rows.frame[here] - begin,
-            stamp_ns=rows.stamp_ns[part],
-            source=rows.source[part],
-            changed=rows.changed[part],
-        )
+        yield rows_between(rows, begin, begin + size)
+
+
+def rows_between(rows: WatchedRows, begin: int, end: int) -> WatchedRows:
+    """Those of some frames."""
+    part, here = slice(begin, end), (rows.frame >= begin) & (rows.frame < end)
+    return WatchedRows(
+        slices=rows.slices[here],
+        nees=rows.nees[:, here],
+        z=rows.z[..., here],
+        u=rows.u[..., here],
+        error=rows.error[..., here],
+        track=rows.track[here],
+        frame=rows.frame[here] - begin,
+        stamp_ns=rows.stamp_ns[part],
+        source=rows.source[part],
+        changed=rows.changed[part],
+    )
+
+
+def rows_from_the_fault_on(rows: WatchedRows) -> WatchedRows:
+    """The same drive, of which the first frame is that with which a fault begins."""
+    first = int(np.searchsorted(rows.stamp_ns, BEGINS * SECOND))
+    return rows_between(rows, first, rows.stamp_ns.size)
 
 
 @cache
-def learned_reference(seconds: float = 200.0) -> Reference:
-    """What is usual of a healthy drive of which every frame is labelled."""
-    rows, learner = error_drive(seconds, 1), ReferenceLearner(K)
+def learned_reference(seconds: float = 200.0, factor: float = 1.0) -> Reference:
+    """What is usual of a drive of which every frame is labelled.
+
+    factor  by which its variances are too small, from its first frame on
+    """
+    learner = ReferenceLearner(K)
+    rows = rows_from_the_fault_on(error_drive(BEGINS + seconds, 1, scaled(*[factor] * K)))
     learner.add(rows.nees[0], rows.track, rows.frame, rows.stamp_ns[rows.frame])
     learner.add_seconds(Stage.RAW, TrackSeconds(DriftSettings()).take(K, rows)[0])
     return learner.learned(Origin.FILE, 10)

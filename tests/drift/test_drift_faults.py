@@ -43,6 +43,7 @@ from tests.drift.error_drives import (
     flipped,
     healthy,
     learned_reference,
+    rows_from_the_fault_on,
     scaled,
     until_alarm,
     with_outliers,
@@ -114,6 +115,27 @@ def test_subtler_faults_are_pages_that_name_what_is_wrong_of_which_dimension_and
     assert alarm.size == size
     assert alarm.unit == unit
     assert 0 < seconds <= longest[every == 10]
+
+
+@pytest.mark.parametrize(("factor", "every"), [(5.0, 1), (3.0, 1), (0.2, 1), (5.0, 10), (0.2, 10)])
+@pytest.mark.parametrize("seed", [11, 12])
+def test_a_thin_reference_of_what_is_wrong_from_the_first_frame_hides_it_no_longer_than_none(
+    factor, every, seed
+):
+    """Of nine seconds of the same fault; three seconds later at most, since shares are smaller."""
+    thin = learned_reference(9.0, factor)
+    assert thin.levels is not None
+    assert thin.levels.tracks < 30
+    fault = scaled(*[factor] * K)
+    rows = rows_from_the_fault_on(error_drive(90.0, seed, fault, every=every))
+    # Nothing is learned meanwhile: what is shipped stays.
+    never = replace(WANTED, reference_seconds=1e9)
+    beside, alone = (
+        until_alarm(family_of(never, reference=reference), rows)[0].alarm
+        for reference in (thin, None)
+    )
+    assert beside.event_ns <= alone.event_ns + 3 * SECOND
+    assert (beside.severity, beside.direction) == (alone.severity, alone.direction)
 
 
 # ---- a mean of at most 1
