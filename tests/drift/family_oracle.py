@@ -166,15 +166,14 @@ def shares(reference: Reference, direction: str) -> dict[str, float]:
         found = {"absolute": 0.2, "relative": 0.1, "track": 0.25, "shipped": 0.25, **named}
     else:
         found = {"absolute": 0.2, "relative": 0.2, "track": 0.4, **named}
-    if direction == "over":
-        return found
-    # No tail and no bias makes errors smaller, and coverage sees little of it.
-    rest = found.pop("tail", 0.0) + found.pop("bias", 0.0)
-    if "relative" in found:
-        found["absolute"] /= 2
-        found["relative"] += rest + found["absolute"]
-    else:
-        found["absolute"] += rest
+    if direction == "under":
+        # No tail and no bias makes errors smaller.
+        more = found.pop("tail", 0.0) + found.pop("bias", 0.0)
+        if "relative" in found:
+            # Coverage sees little of them.
+            found["absolute"] /= 2
+            more += found["absolute"]
+        found["relative" if "relative" in found else "absolute"] += more
     return found
 
 
