@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -23,31 +23,22 @@ from monitor.drift.bets import (
     SEVERITIES,
     DetectionCells,
     Detector,
-    Direction,
     Quantity,
     Stage,
     log_likelihoods,
 )
 from monitor.drift.causes import Cause, cause_of
 from monitor.drift.channels import (
-    BIASES,
     CHANNELS,
-    CORRELATIONS,
     JOINT,
-    MOST_NAMED,
-    SCALES,
-    SHIPPED,
     channels,
-    degrees_of,
 )
 from monitor.drift.class_bets import in_cells
 from monitor.drift.correlation import Records, summed
 from monitor.drift.evidence import (
     ALL_BETS,
-    CHANNEL_OF,
     COLUMNS,
     HOUR,
-    IS_OTHER_END,
     OF_SEVERITY,
     OF_TRACKS,
     PLACES,
@@ -65,21 +56,13 @@ from monitor.drift.evidence import (
 )
 from monitor.drift.levels import (
     FACTORS,
-    STATES,
-    Past,
-    UsualLevels,
-    common_level,
     far_outside,
-    log_ratios,
-    not_too_low,
-    residuals,
-    steepest,
-    tail_log_ratios,
 )
-from monitor.drift.reference import UsualArrays, shipped_levels
+from monitor.drift.reference import UsualArrays
+from monitor.drift.second_bets import SPEAKS, Group, bands_of, sides
 from monitor.drift.usual import BLOCK_NS, WatchedRows
 from monitor.frames.slices import TOTAL, is_of_classes
-from monitor.frames.space import FloatArray, IntArray
+from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.statistics.clusters import ALONE, LARGEST, ClusterArray, cluster_id
 
 if TYPE_CHECKING:
@@ -146,25 +129,11 @@ def seconds_over(seconds: Records) -> list[IntArray]:
 # s of driving in a stretch: evidence settles with e to the seconds / 30, which overflows at 21,000.
 _LONGEST = 300.0
 
-# A second of a track speaks for a chart if it says more than so many nats; or if its level lies so
-# far beyond the band of a calibrated detector, which may be usual. By chance some say a little.
-_SPEAKS, _FAR = 1.0, 0.5
-_ALWAYS = 2 * _SPEAKS
-
 # Of z in sums: its square is cut as NEES/K is.
 _LARGEST_Z = math.sqrt(LARGEST)
 
 # Supporters are kept by column, and of the tail, of each slice.
 _SUPPORTED = COLUMNS + 1
-
-# On a level of correlation: it is as high where a correlation of 0.3 that is stated is not there.
-_CORRELATION_TOLERANCE = 0.3
-
-# τ² of a track of which evidence of the last run may hold seconds: its own level of then is not
-# known any more, so that only how it changes since the restart may be a bet (E[L] ≤ 1 whatever the
-# level is).
-_ANY_LEVEL = 1e9
-
 
 # An alarm as it is raised, its slice (None: all slices together), and the names of further slices
 # that may be the cause.
@@ -317,140 +286,44 @@ class Chunk:
         chosen  (m,) which of the seconds they are
         hours   of driving that they stand for
         """
-        seconds, board, aims = self.seconds.take(chosen), self.board, self.family.aims[stage]
-        second, there = int(seconds["second"][0]), channels(self.k)
-        at, before = self.place[seconds["slice"]], seconds["before"]
-        level, usual = seconds["level"][:, stage][:, there], self.usual[stage]
+        seconds, board = self.seconds.take(chosen), self.board
+        at = self.place[seconds["slice"]]
         counts = np.bincount(at, minlength=board.slices)
-        low, high = self._bands(stage, there)
-        older = seconds["older"][:, None]
-        past = Past(seconds["count"], seconds["rows"], seconds["rows2"])
-        rows = np.maximum(seconds["rows"], 1)[:, None]
-        known = UsualLevels(
-            usual.mean[at][:, there],
-            usual.between[at][:, there],
-            usual.within[at][:, there],
-            usual.spread[at][:, there],
-            usual.length[at][:, there],
+        group = Group(self.k, stage, seconds, at, board.slices)
+        bands = bands_of(self.k, self.usual[stage], self.family.aims[stage], self.family.settings)
+        there = channels(self.k)
+        chain = board.chain[:, stage][:, there]
+        left = group.left(self.usual[stage], bands, chain, self._common_before(stage, chosen))
+        chain, means, of_edges = group.common_levels(chain, left, bands)
+        board.chain[:, stage, there] = chain
+        common = np.zeros((board.slices, CHANNELS))
+        common[:, there] = means
+        self.seconds["common"][chosen, stage] = common[at]
+
+        said = np.zeros((board.slices, len(CHARTS), COLUMNS, len(FACTORS)))
+        for side in sides(self.k, stage):
+            clean = board.clean[:, side.chart][:, side.columns]
+            of_tracks = group.beyond(side, left, bands, clean)
+            sums = summed(of_tracks, at, board.slices)
+            sums[counts > 0] += of_edges[side.end][counts > 0][:, side.places, None]
+            said[:, side.chart, side.columns] = sums
+            self._note(side.chart, seconds, side.columns, of_tracks.max(axis=2) > SPEAKS)
+        for chart, aim in enumerate(self.family.aims[stage], CHARTS_OF[stage].start):
+            self._note(chart, seconds, *group.far_off(aim))
+        outside, tails = group.tails(self.usual[stage])
+        over = CHARTS_OF[stage].start
+        self._note(over, seconds, np.array([COLUMNS]), outside[:, None])
+        part = CHARTS_OF[stage]
+        board.add_seconds(
+            part, hours * counts / counts.sum(), said[:, part], tails, int(seconds["second"][0])
         )
-        seen = not_too_low(level, seconds["count"], known, degrees_of(self.k)[there])
-        found = residuals(
-            seen,
-            past,
-            seconds["total"][:, stage][:, there] / rows,
-            self._common_before(stage, chosen)[:, there] / rows,
-            replace(known, between=np.where(older, _ANY_LEVEL, known.between)),
-            low[at],
-            high[at],
-        ).flat()
-        # Each channel of each slice has a chain of its own.
-        place = (at[:, None] * there.size + np.arange(there.size)).ravel()
-        chain, mean, of_edges = common_level(
-            board.chain[:, stage][:, there].reshape(-1, STATES),
-            found,
-            place,
-            low.ravel(),
-            high.ravel(),
-        )
-        board.chain[:, stage, there] = chain.reshape(board.slices, -1, STATES)
-        means = np.zeros((board.slices, CHANNELS))
-        means[:, there] = mean.reshape(board.slices, -1)
-        self.seconds["common"][chosen, stage] = means[at]
 
-        said = np.zeros((board.slices, len(aims), COLUMNS, len(FACTORS)))
-        charts, right = CHARTS_OF[stage], shipped_levels(self.k).mean
-        columns = np.flatnonzero(np.isin(CHANNEL_OF, there))
-        for i, (chart, aim) in enumerate(zip(range(charts.start, charts.stop), aims, strict=True)):
-            sign = aim.direction.sign
-            for other in (False, True):
-                # A mean may be off either way, and what is off is more than a covariance allows.
-                of_bias = IS_OTHER_END[columns]
-                chosen_columns = columns[of_bias == other]
-                if other and aim.direction is not Direction.OVER:
-                    continue
-                width = np.searchsorted(there, CHANNEL_OF[chosen_columns])
-                above = (sign > 0) != other
-                edge, of_edge = high if above else low, of_edges[int(above)]
-                of_edge = of_edge.reshape(board.slices, -1)[:, width]
-                clean = board.clean[:, chart][:, chosen_columns][at]
-                since = np.clip(
-                    second - np.maximum(clean, seconds["first"][:, None]), 0, before[:, None]
-                )
-                picked = (np.arange(at.size)[:, None] * there.size + width).ravel()
-                towards = 1 if above else -1
-                slope = steepest(
-                    towards, degrees_of(self.k)[chosen_columns], seconds["count"][:, None]
-                )
-                of_tracks = log_ratios(
-                    found.take(picked),
-                    towards,
-                    edge[at][:, width].ravel(),
-                    since.ravel(),
-                    slope.ravel(),
-                ).reshape(at.size, width.size, -1)
-                sums = summed(of_tracks, at, board.slices)
-                sums[counts > 0] += of_edge[counts > 0, :, None]
-                said[:, i, chosen_columns] = sums
-                self._note_supporters(chart, seconds, chosen_columns, of_tracks.max(axis=2))
-            # Seconds of few detections say little of errors that are too small, each by itself.
-            wide = there < (SCALES if aim.direction is Direction.OVER else BIASES)
-            beyond = sign * (level[:, wide] - right[wide]) - 2 * math.log(aim.tolerance)
-            said_far = np.where(beyond > _FAR, _ALWAYS, 0.0)
-            self._note_supporters(chart, seconds, there[wide], said_far)
-        tails = self._tails(stage, seconds, at)
-        board.add_seconds(charts, hours * counts / counts.sum(), said, tails, second)
-
-    def _bands(self, stage: Stage, there: IntArray) -> tuple[FloatArray, FloatArray]:
-        """Returns the ends of the bands of the P slices in some channels, over usual, (P, C) each.
-
-        Of scales, ln of the variance: the tolerances, from calibrated where usual is better; what
-        is shipped is calibrated. Of what has no scale, both ends alike; what would be right is
-        always within.
-        """
-        usual, settings = self.usual[stage], self.family.settings
-        to_anchor = (there != SHIPPED)[None, :]
-        high, low = (
-            aim.direction.sign * 2 * math.log(aim.tolerance)
-            + np.log(usual.anchor(aim.direction))[:, None] * to_anchor
-            for aim in self.family.aims[stage]
-        )
-        ends = [low, high]
-        right = -usual.mean[:, there]
-        for first, tolerance in (
-            (BIASES, settings.bias_tolerance),
-            (CORRELATIONS, _CORRELATION_TOLERANCE),
-        ):
-            ours = (there >= first) & (there < first + MOST_NAMED)
-            ends[0][:, ours] = np.minimum(-tolerance, right[:, ours])
-            ends[1][:, ours] = np.maximum(tolerance, right[:, ours])
-        return ends[0], ends[1]
-
-    def _tails(self, stage: Stage, seconds: Records, at: IntArray) -> FloatArray:
-        """Returns ln L of the bets on tails of the P slices, (P, 4).
-
-        at  (m,) the slice of each second, of the P
-        """
-        asked, usual = np.flatnonzero(seconds["trial"][:, stage]), self.usual[stage]
-        outside, slices = seconds["outside"][asked, stage], at[asked]
-        ratios = tail_log_ratios(
-            outside, seconds["count"][asked], usual.outside[slices], usual.onsets[slices]
-        )
-        found = summed(ratios, slices, self.board.slices)
-        chart = CHARTS_OF[stage].start
-        here = seconds.take(asked[outside > 0])
-        self.family.supporters[chart].add(
-            here["slice"] * _SUPPORTED + COLUMNS, here["key"], here["second"]
-        )
-        return found
-
-    def _note_supporters(
-        self, chart: int, seconds: Records, columns: IntArray, said: FloatArray
-    ) -> None:
+    def _note(self, chart: int, seconds: Records, columns: IntArray, speaks: BoolArray) -> None:
         """Notes which tracks speak for a chart, by column.
 
-        said  (m, columns) in nats
+        speaks  (m, columns)
         """
-        which, column = np.nonzero(said > _SPEAKS)
+        which, column = np.nonzero(speaks)
         here = seconds.take(which)
         self.family.supporters[chart].add(
             here["slice"] * _SUPPORTED + columns[column], here["key"], here["second"]
