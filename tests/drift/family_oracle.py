@@ -491,8 +491,10 @@ class SlowFamily:
                 self._blocks(g, stage, part, of_slice, second)
 
     def _blocks(self, g: int, stage: int, part: float, of: Any, second: int) -> None:
+        # As they were before this second.
+        wider = {channel: self._wider(g, stage, channel) for channel in channels(self.k)}
         for channel in channels(self.k):
-            self._channel(g, stage, channel, part, of, second)
+            self._channel(g, stage, channel, part, of, second, wider[channel])
         levels = self.references[g][stage].levels
         assert levels is not None
         for factor in TAILS:
@@ -521,8 +523,28 @@ class SlowFamily:
                     found[direction] += math.log(anchor(reference, direction))
         return found
 
+    def _wider(self, g: int, stage: int, channel: Channel) -> float:
+        """Returns by how much more a mean or a correlation varies where errors are larger."""
+        if channel[0] not in ("bias", "correlation"):
+            return 1.0
+        scale = next(one for one in channels(self.k) if one[0] == "joint")
+        if ("scale", channel[1]) in channels(self.k):
+            scale = ("scale", channel[1])
+        ends = self.ends(g, stage, scale)
+        low, high = ends["under"], ends["over"]
+        chain = self.chain[g, stage, scale]
+        factors = [math.exp(low + (high - low) * (place + 1) / 2) for place in PLACES]
+        return max(1.0, math.fsum(p * f for p, f in zip(chain, factors, strict=False)))
+
     def _channel(
-        self, g: int, stage: int, channel: Channel, part: float, of: Any, second: int
+        self,
+        g: int,
+        stage: int,
+        channel: Channel,
+        part: float,
+        of: Any,
+        second: int,
+        wider: float,
     ) -> None:
         usual = usual_level(self.references[g][stage], channel)
         at = channels(self.k).index(channel)
@@ -536,7 +558,7 @@ class SlowFamily:
             now = _variance(usual, 1 / count)
             then = _variance(usual, n / rows if rows else 0.0)
             known = then + n * usual.tau2
-            v = now + usual.tau2 * then / known
+            v = wider * (now + usual.tau2 * then / known)
             learning = usual.tau2 / known
             own = math.fsum(
                 one[1] * (one[0][stage][at] - usual.mean - one[2][stage][at]) for one in earlier
