@@ -473,7 +473,7 @@ class DriftConfig(Section):
     page_tolerance: Tolerance = _CORE.page_tolerance
     ticket_tolerance: Tolerance = _CORE.ticket_tolerance
     # On the mean, in σ; a dimension that is off by less is no drift.
-    bias_tolerance: Annotated[float, Field(ge=0.1, le=100)] = _CORE.bias_tolerance
+    bias_tolerance: Annotated[float, Field(ge=0.1, le=3.0)] = _CORE.bias_tolerance
     # On the odds that the likeliest class is right, either way.
     class_tolerance: Tolerance = _CORE.class_tolerance
     # What counts as one observation: track-second (where tracks are known, seconds of them; and

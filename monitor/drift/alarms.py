@@ -1,4 +1,4 @@
-"""Alarms of drift: when the evidence reaches the budget, which are latched, how one is told.
+"""Alarms of drift: what one says, which are latched, in which words they are told.
 
 An alarm is raised once, and stays until somebody acknowledges it, another epoch begins, or nothing
 came of it for a stated time. When an alarm is raised is not decided here.

@@ -77,7 +77,7 @@ class Stage(IntEnum):
 
 
 class Detector(StrEnum):
-    """Kinds of bets that an alarm can rest on; in the order of Shares."""
+    """Kinds of bets that an alarm can rest on; in the order of `Evidence.shares`."""
 
     ABSOLUTE = "absolute"  # is it calibrated at all: coverage
     RELATIVE = "relative"  # has it changed since the reference: scale and tails of NEES
@@ -90,7 +90,7 @@ class Detector(StrEnum):
     CONFIDENCE = "confidence"  # of class probabilities: how often the likeliest class is right
 
 
-# What no errors that are too small speak for.
+# Detectors of errors that are too large alone.
 ONLY_OVER = (Detector.TAIL, Detector.BIAS)
 
 
@@ -311,7 +311,7 @@ def row_log_likelihoods(
 ) -> FloatArray:
     """Returns ln L of single detections, not tempered, (n, charts, BETS).
 
-    anchors  (n,) by chart, as in Cells
+    anchors  (n,) by chart, as in DetectionCells
     """
     found = np.zeros((nees.size, len(aims), BETS))
     for chart, (aim, anchor) in enumerate(zip(aims, anchors, strict=True)):

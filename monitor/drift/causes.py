@@ -48,7 +48,7 @@ _EXPLAINS = 0.4
 # Detections of which a mean alone tells that.
 _KNOWN = 64
 
-# A dimension is meant as well where it is off by half as much as that with most evidence, in ln σ.
+# Further dimensions are named if they are off by half as much as that with most evidence, in ln σ.
 _AS_WELL = 0.5
 
 # Bets on detections that tell tails, not a factor.

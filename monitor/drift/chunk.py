@@ -411,9 +411,9 @@ class Chunk:
             self.family.settings.fewest_tracks,
         )
         chart, detector = self._leading(slice, severity)
-        levels = family.slices[slice].reference(CHARTS[chart].stage).levels
+        reference = family.slices[slice].reference(CHARTS[chart].stage)
         # Who says so is known of seconds of tracks alone.
-        tracked = levels is not None and not family.usual.frame_size[slice]
+        tracked = reference.is_of_tracks and not family.usual.frame_size[slice]
         since = int(evidence.since[slice, chart]) // BLOCK_NS
         column = self._column(slice, chart, DETECTORS[detector])
         speak = family.supporters[chart].count(slice * _SUPPORTED + column, since)

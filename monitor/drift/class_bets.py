@@ -125,7 +125,7 @@ class ClassLabels:
 
 
 @dataclass(slots=True)
-class _Ballot:
+class _Vote:
     """The vote of a track, as far as it has come; sums over its labels.
 
     given  whether it was given out
@@ -160,7 +160,7 @@ class TrackVotes:
     tolerance: float
     idle_ns: int
     most: int
-    _open: dict[int, _Ballot] = field(default_factory=dict)
+    _open: dict[int, _Vote] = field(default_factory=dict)
 
     def forget(self) -> None:
         """Begins anew with all tracks."""
@@ -197,16 +197,16 @@ class TrackVotes:
         for at in np.argsort(first).tolist():
             row, name = first[at], int(key[first[at]])
             stamp = int(labels.stamp_ns[row])
-            ballot = self._open.pop(name, None) or _Ballot(
+            vote = self._open.pop(name, None) or _Vote(
                 int(labels.slices[row]), int(labels.source[row]), int(labels.track[row]), stamp, 0
             )
-            self._open[name] = ballot
-            ballot.last_ns = max(ballot.last_ns, int(last[at]))
-            if not ballot.given:
-                ballot.labels += int(count[at])
-                ballot.changed |= bool(changed[at])
-                ballot.doubt += doubt[at]
-                ballot.said += of_tracks[at]
+            self._open[name] = vote
+            vote.last_ns = max(vote.last_ns, int(last[at]))
+            if not vote.given:
+                vote.labels += int(count[at])
+                vote.changed |= bool(changed[at])
+                vote.doubt += doubt[at]
+                vote.said += of_tracks[at]
 
     def _said(self, labels: ClassLabels, stage: Stage) -> FloatArray:
         """Returns ln L of labels for the bets of the charts of a stage, (n, 2, ABSOLUTE)."""
@@ -214,24 +214,24 @@ class TrackVotes:
         bets = [log_likelihoods(*of_stage, chart.direction, self.tolerance) for chart in charts]
         return np.stack(bets, axis=1)
 
-    def _complete(self, now: dict[int, int]) -> list[_Ballot]:
+    def _complete(self, now: dict[int, int]) -> list[_Vote]:
         """Gives out votes, and ends tracks, of the sources whose time is known."""
         votes = []
-        for name, ballot in list(self._open.items()):
-            if ballot.source not in now:
+        for name, vote in list(self._open.items()):
+            if vote.source not in now:
                 continue
-            time_ns = now[ballot.source]
-            idle = time_ns - ballot.last_ns > self.idle_ns
-            if not ballot.given and (idle or time_ns - ballot.began_ns >= VOTE_NS):
-                votes.append(ballot)
-                ballot.given = True
+            time_ns = now[vote.source]
+            idle = time_ns - vote.last_ns > self.idle_ns
+            if not vote.given and (idle or time_ns - vote.began_ns >= VOTE_NS):
+                votes.append(vote)
+                vote.given = True
             # Behind its own end where time was set back.
-            if idle or ballot.last_ns - time_ns > VOTE_NS:
+            if idle or vote.last_ns - time_ns > VOTE_NS:
                 del self._open[name]
         return votes
 
 
-def _rows(votes: list[_Ballot], now: dict[int, int]) -> WatchedRows:
+def _rows(votes: list[_Vote], now: dict[int, int]) -> WatchedRows:
     """Makes rows of complete votes, and a frame of each source that has any."""
     sources = list(dict.fromkeys(vote.source for vote in votes))
     votes = sorted(votes, key=lambda vote: sources.index(vote.source))

@@ -35,11 +35,12 @@ from monitor.drift.channels import (
     BIASES,
     CHANNELS,
     CORRELATIONS,
+    JOINT,
     MOST_NAMED,
     SCALES,
+    SHIPPED,
     channels,
 )
-from monitor.drift.channels import SHIPPED as BY_SHIPPED
 from monitor.drift.levels import FACTORS, STATES
 from monitor.drift.reference import Origin, Reference, is_thin
 from monitor.frames.marks import LARGEST_COUNT, ArrayForm, MaybeNan
@@ -112,7 +113,8 @@ class DriftSettings:
     fewest_tracks       that say so, before there is an alarm where tracks are known
     calm_hours          of driving without a further alarm that end one; 0: it stays
     most_open           tracks that are followed at a time, over all slices
-    idle_seconds        of event time without truth that end a track
+    idle_seconds        without a label of it that end a track; from one labelled frame to the next
+                        a quarter of it counts at most
     """
 
     hours_between_false_pages: float = 1000.0
@@ -172,8 +174,8 @@ PLACES: dict[Detector, tuple[slice, ...]] = {
     Detector.ABSOLUTE: (slice(0, ABSOLUTE),),
     Detector.RELATIVE: (slice(ABSOLUTE, BETS),),
     Detector.TAIL: (OF_TAIL,),
-    Detector.TRACK: (_columns(0, 1),),
-    Detector.SHIPPED: (_columns(BY_SHIPPED, 1),),
+    Detector.TRACK: (_columns(JOINT, 1),),
+    Detector.SHIPPED: (_columns(SHIPPED, 1),),
     Detector.DIMENSION: (_columns(SCALES, MOST_NAMED),),
     Detector.BIAS: (_columns(BIASES, MOST_NAMED), _columns(CHANNELS, MOST_NAMED)),
     Detector.CORRELATION: (_columns(CORRELATIONS, MOST_NAMED),),
@@ -271,13 +273,19 @@ _NAMED: Shares = {
 NO_REFERENCE: Shares = {Detector.ABSOLUTE: 0.45, Detector.SHIPPED: 0.35, **_NAMED}
 ONLY_COVERAGE: Shares = {Detector.ABSOLUTE: 0.6}
 
-# A reference, without levels of tracks and with them; and of so few tracks that what was watched
-# without one is watched further on beside it.
+# A reference where no tracks are known, and where they are; of so few that what was watched without
+# one is watched further on beside it; and of so few that nothing is known of how they differ.
 WITHOUT_TRACKS: Shares = {Detector.ABSOLUTE: 0.45, Detector.RELATIVE: 0.55}
 WITH_TRACKS: Shares = {
     Detector.ABSOLUTE: 0.2,
     Detector.RELATIVE: 0.2,
     Detector.TRACK: 0.4,
+    **_NAMED,
+}
+OF_FEWEST_TRACKS: Shares = {
+    Detector.ABSOLUTE: 0.3,
+    Detector.RELATIVE: 0.15,
+    Detector.SHIPPED: 0.35,
     **_NAMED,
 }
 OF_FEW_TRACKS: Shares = {
@@ -312,7 +320,7 @@ def shares_of(reference: Reference, unit: Unit, direction: Direction, *, of_chan
     of_change  a change is asked for, not calibration: the share of what asks for calibration goes
                to the others, and with the shipped reference the chart is silent
     """
-    of_tracks = unit is Unit.TRACK_SECOND and reference.levels is not None
+    of_tracks = unit is Unit.TRACK_SECOND and reference.is_of_tracks
     if reference.origin is Origin.SHIPPED:
         shares = NO_REFERENCE if of_tracks else ONLY_COVERAGE
         if of_change:
@@ -320,7 +328,8 @@ def shares_of(reference: Reference, unit: Unit, direction: Direction, *, of_chan
     elif not of_tracks:
         shares = WITHOUT_TRACKS
     else:
-        shares = OF_FEW_TRACKS if is_thin(reference) else WITH_TRACKS
+        thin = OF_FEW_TRACKS if reference.levels is not None else OF_FEWEST_TRACKS
+        shares = thin if is_thin(reference) else WITH_TRACKS
     if direction is Direction.UNDER:
         shares = _of_too_large(shares)
     if not of_change:
@@ -361,7 +370,7 @@ class Evidence(Columns):
 
     degrees  (G,) K
     sums     (G, 4, ALL_BETS) R, in hours
-    shares   (G, 4, 8) of each detector, in M
+    shares   (G, 4, DETECTORS) of each detector, in M
     since    (G, 4) event time after which it may have begun, in ns: of the last frame that is not
              counted in `run`, or right before the first that came; 0: nothing came yet
     clean    (G, 4, COLUMNS) second from which tracks may have changed
@@ -437,7 +446,7 @@ class Evidence(Columns):
         return found
 
     def by_detector(self) -> FloatArray:
-        """Returns M by chart and detector, (G, 4, 8)."""
+        """Returns M by chart and detector, (G, 4, DETECTORS)."""
         found: FloatArray = (self.sums * self.weights) @ _IS_OF
         return found
 

@@ -382,7 +382,9 @@ def _stage(family: Family, slice: int, stage: Stage, charts: FloatArray) -> Stag
         slice=family.slices[slice].name,
         stage=stage,
         scale=UNKNOWN if of_classes else scale,
-        effective_ratio=reference.frame_tempering if of_frames else _worth(family, slice, stage),
+        effective_ratio=reference.frame_tempering
+        if of_frames
+        else family.usual.tempering(slice, stage),
         reference=reference.origin,
         reference_tracks=0 if reference.levels is None else reference.levels.tracks,
         reference_detections=reference.detections,
@@ -390,17 +392,12 @@ def _stage(family: Family, slice: int, stage: Stage, charts: FloatArray) -> Stag
     )
 
 
-def _worth(family: Family, slice: int, stage: Stage) -> float:
-    place = np.array([slice])
-    return float(family.usual.arrays(stage).tempering(place, family.usual.apart[place])[0])
-
-
 def _counted(family: Family, slice: int, reference: Reference) -> Counted:
     if family.usual.frame_size[slice]:
         return Counted.FRAME
     if is_of_classes(family.slices[slice].name):
         return Counted.TRACK
-    of_tracks = family.settings.unit is Unit.TRACK_SECOND and reference.levels is not None
+    of_tracks = family.settings.unit is Unit.TRACK_SECOND and reference.is_of_tracks
     return Counted.TRACK_SECOND if of_tracks else Counted.DETECTION
 
 

@@ -19,7 +19,11 @@ Given n earlier seconds of a track with mean ȳ, of which the chain explains c̄
 r = y − m0 − h(ȳ − m0 − c̄) is N(c_t, v): h = nτ²/(ω² + nτ²), v = ω² + τ²ω²/(ω² + nτ²). If the level
 has been at b for j of the n seconds, the chain took them for the end e of the band, and r has
 mean e + (b − e) f, f = 1 − jτ²/(ω² + nτ²). The change is taken to be where the evidence of the
-chart began to rise; how b and j are chosen decides only how fast drift is found.
+column began to rise; how b and j are chosen decides only how fast drift is found.
+
+Seconds are unequal. One of k detections has ω² + S² (1/k − 1/N) in place of ω², which v has of the
+second itself, and h the mean of the earlier ones, Ω². ȳ weighs these by their detections, and n is
+as many as that mean is worth, (Σ k)²/Σ k².
 
 This holds if blocks are normal and tracks independent but for the common level. That is a model:
 it is learned from a reference, r is cut, and what it promises on correlated and heavy-tailed
@@ -55,14 +59,18 @@ _JUMPS, _MOVES = 0.02, 0.1
 _USUAL = np.exp(-0.5 * (3.0 * np.linspace(-1.0, 1.0, STATES)) ** 2)
 _USUAL /= _USUAL.sum()
 
-# Of seconds with more detections than usual no more is believed: those are nearer in time, and more
+# A second counts as of no more than N/0.85 detections: further ones are nearer in time, and more
 # alike.
-_MORE = 0.85
+_LEAST_FEWNESS = 0.85
+
+# A reference may take seconds for less noisy than their detections are: so much of ω² is left.
+_LEAST_VARIANCE = 0.85
 
 # A second lies no farther than that outside the band: e⁴ in the variance.
 _CLIP = 4.0
 
-# Nor does it win more for any bet, in nats: one odd object must not outweigh all others.
+# Against the end of the band a second wins at most so many nats: one odd object must not outweigh
+# all others.
 _MOST_LOG_ODDS = 4.0
 
 
@@ -95,6 +103,16 @@ class UsualLevels(Columns):
     within: FloatArray
     spread: FloatArray
     length: FloatArray
+
+    def variance(self, fewness: FloatArray) -> FloatArray:
+        """Returns that of w in a second of k detections, some of N that are exchangeable.
+
+        fewness  1/k
+        """
+        few = 1 / self.length
+        found = self.within + self.spread * (np.maximum(fewness, _LEAST_FEWNESS * few) - few)
+        kept: FloatArray = np.maximum(found, _LEAST_VARIANCE * self.within)
+        return kept
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -132,15 +150,9 @@ def residuals(
     low, high        ends of the band, over usual
     """
     n, count, rows = past.seconds[:, None], past.count[:, None], past.rows[:, None]
-    few = 1 / usual.length
-    # A second of fewer detections tells less: some of N that are exchangeable. A reference may take
-    # seconds for less noisy than their detections are: what is left is a variance all the same.
-    least = _MORE * usual.within
-    now = usual.within + usual.spread * (np.maximum(1 / count, _MORE * few) - few)
-    mean_few = np.maximum(n / np.maximum(rows, 1), _MORE * few)
-    then = np.maximum(usual.within + usual.spread * (mean_few - few), least)
+    now, then = usual.variance(1 / count), usual.variance(n / np.maximum(rows, 1))
     known = then + n * usual.between
-    v = np.maximum(now, least) + usual.between * then / known
+    v = now + usual.between * then / known
     learning = usual.between / known
     own = n * learning * (mean - usual.mean - mean_common)
     return Residuals(np.clip(level - usual.mean - own, low - _CLIP, high + _CLIP), v, learning)
@@ -148,7 +160,7 @@ def residuals(
 
 # ln e of few detections is not normal: its long tail to the left would win bets on errors that are
 # too small, E[L] up to 4 for seconds of one detection. So levels of n are cut at 2 ∛n deviations
-# below their mean, from where on E[L] was simulated to be 1.03 at most, for n from 1 to 10.
+# below their mean, from where on E[L] was simulated to be 1.03 at most (n from 1 to 10, K = 1, 3).
 _LOWEST = 2.0
 
 
@@ -161,8 +173,7 @@ def not_too_low(
     count    (m,) detections
     degrees  (C,) of freedom, 0 of a level that is no ln NEES
     """
-    few = np.maximum(0.0, 1 / count[:, None] - 1 / usual.length)
-    deviation = np.sqrt(usual.within + usual.spread * few + usual.between)
+    deviation = np.sqrt(usual.variance(1 / count[:, None]) + usual.between)
     lowest = usual.mean - _LOWEST * np.cbrt(count)[:, None] * deviation
     cut: FloatArray = np.where(degrees > 0, np.maximum(level, lowest), level)
     return cut
@@ -216,8 +227,8 @@ def _moved(chain: FloatArray) -> FloatArray:
 
 
 # The slope of a bet that errors are too small, in ln e, a detection and degree of freedom at most:
-# ln e of a calibrated detector has a long tail to the left, on which a steeper bet would win too
-# often: E exp(−θ ln χ²_K) exceeds that of a Gaussian by 4 % at θ = K/5, and has none at K/2.
+# E exp(−θ ln χ²_K) exceeds that of a Gaussian by 3 to 7 % at θ = K/5, for K up to 8, and is
+# infinite from K/2 on. It bounds the bet on b; the cut of levels that on the end of the band.
 _STEEPEST = 0.2
 
 
@@ -233,15 +244,14 @@ def steepest(sign: int, degrees: FloatArray, count: IntArray) -> FloatArray:
 
 
 def log_ratios(
-    found: Residuals, sign: int, edge: FloatArray, since: IntArray, steepest: FloatArray
+    found: Residuals, sign: int, edge: FloatArray, since: FloatArray, steepest: FloatArray
 ) -> FloatArray:
-    """Returns ln p(y | b)/p(y | e) of each block for each of FACTORS, (m, 4).
+    """Returns ln p(y | b)/p(y | e) of each second for each of FACTORS, (m, 4), at most 4.
 
-    sign   +1 beyond the upper end, −1 beyond the lower one
-    edge   (m,) e, the end of the band
-    since  (m,) j, blocks of the track since the change
-    steepest
-           (m,) largest slope
+    sign      +1 beyond the upper end, −1 beyond the lower one
+    edge      (m,) e, the end of the band
+    since     (m,) j, seconds of the track since the change, at most n
+    steepest  (m,) largest slope: v counts as d/steepest at least
     """
     r = sign * (found.r - edge)
     d = _BEYOND * (1 - since * found.learning)[:, None]

@@ -87,7 +87,7 @@ class Levels:
     within    (C,) ω, deviation of w over the seconds of a track, of `length` detections each
     spread    (C,) S, deviation of what one detection shows about the level of its second
     length    detections of a second
-    outside   share of detections far outside: see Usual.outside
+    outside   share of detections far outside: see levels.far_outside
     onsets    share of seconds with one, after a second of the track without
     tracks    it is known from, and their seconds
     blocks
@@ -116,6 +116,7 @@ class Reference:
                    as L^γ
     frame_tempering
                    γ of a frame where no tracks are known
+    tracks         that were seen
     levels         None where too few tracks are known
     """
 
@@ -127,6 +128,7 @@ class Reference:
     spacings: Annotated[FloatArray, _SPACINGS]
     temperings: Annotated[FloatArray, _TEMPERINGS]
     frame_tempering: Tempering
+    tracks: Count
     levels: Levels | None
 
     def __post_init__(self) -> None:
@@ -144,6 +146,11 @@ class Reference:
     def tempering(self) -> float:
         """Returns γ at the rate of labels that it was learned at."""
         return float(self.temperings[0])
+
+    @property
+    def is_of_tracks(self) -> bool:
+        """Tells whether seconds of tracks say anything: by levels that it knows, or are shipped."""
+        return self.levels is not None or self.tracks > 0
 
     def is_same(self, other: Reference) -> bool:
         """Tells whether another one says the same, to the last bit."""
@@ -222,6 +229,7 @@ def shipped(k: int) -> Reference:
         spacings=np.array([0.1, 0.2, 0.5, 1.0, 2.0, 5.0]),
         temperings=np.array([0.15, 0.2, 0.3, 0.4, 0.4, 0.4]),
         frame_tempering=0.15,
+        tracks=0,
         levels=shipped_levels(k),
     )
 
@@ -236,6 +244,7 @@ NOTHING_USUAL = Reference(
     np.full(len(SPACINGS), 1.0),
     np.ones(len(SPACINGS)),
     1.0,
+    0,
     None,
 )
 
@@ -485,7 +494,7 @@ _NEARLY = 1.25
 
 @dataclass(frozen=True, eq=False, slots=True)
 class UsualArrays(Columns):
-    """References of G slices at one stage, (G,) each; zeros where there are no levels.
+    """References of G slices at one stage, (G,) each; levels that are shipped where it has none.
 
     The map of each slice is on a grid of its own, even in ln e: no search, whatever row.
 
@@ -636,7 +645,7 @@ def usual_arrays(references: Sequence[Reference]) -> UsualArrays:
         nearness=2 * np.arctanh(nearest) / spacings[:, 0],
         frame_tempering=np.array([one.frame_tempering for one in references]),
         ratio=np.array([one.nees_ratio for one in references]),
-        levels=np.array([one.levels is not None for one in references]),
+        levels=np.array([one.is_of_tracks for one in references]),
         mean=_laid_out(references, "mean"),
         between=_laid_out(references, "between") ** 2,
         within=_laid_out(references, "within") ** 2,
@@ -663,8 +672,9 @@ _ENOUGH = 30
 
 def is_thin(reference: Reference) -> bool:
     """Tells whether a reference is known from so few tracks that it may be of odd ones."""
-    known = reference.levels
-    return known is not None and reference.origin is not Origin.SHIPPED and known.tracks < _ENOUGH
+    if reference.origin is Origin.SHIPPED or not reference.is_of_tracks:
+        return False
+    return reference.levels is None or reference.levels.tracks < _ENOUGH
 
 
 def _temperings(reference: Reference) -> FloatArray:

@@ -155,6 +155,11 @@ class Group:
         found: FloatArray = self.seconds["level"][:, self.stage][:, channels(self.k)]
         return found
 
+    @property
+    def past(self) -> Past:
+        """Returns how many detections the seconds and the earlier ones of their tracks have."""
+        return Past(self.seconds["count"], self.seconds["rows"], self.seconds["rows2"])
+
     def left(
         self, usual: UsualArrays, bands: Bands, chain: FloatArray, common_before: FloatArray
     ) -> Residuals:
@@ -178,7 +183,7 @@ class Group:
         seen = not_too_low(self.levels, seconds["count"], known, degrees_of(self.k)[there])
         found = residuals(
             seen,
-            Past(seconds["count"], seconds["rows"], seconds["rows2"]),
+            self.past,
             seconds["total"][:, self.stage][:, there] / rows,
             common_before[:, there] / rows,
             replace(known, between=np.where(older, _ANY_LEVEL, known.between)),
@@ -225,7 +230,10 @@ class Group:
         seconds, at, width = self.seconds, self.at, side.places
         edge = (bands.high if side.end else bands.low)[at][:, width]
         began = np.maximum(clean[at], seconds["first"][:, None])
-        since = np.clip(seconds["second"][:, None] - began, 0, seconds["before"][:, None])
+        before = seconds["before"][:, None]
+        since = np.clip(seconds["second"][:, None] - began, 0, before)
+        # As many as a mean weighted by detections is worth.
+        since = since * self.past.seconds[:, None] / np.maximum(before, 1)
         slope = steepest(side.sign, degrees_of(self.k)[side.columns], seconds["count"][:, None])
         chosen = Residuals(left.r[:, width], left.v[:, width], left.learning[:, width]).flat()
         found = log_ratios(chosen, side.sign, edge.ravel(), since.ravel(), slope.ravel())

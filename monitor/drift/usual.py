@@ -216,6 +216,7 @@ class ReferenceLearner:
             spacings=spacings,
             temperings=temperings,
             frame_tempering=assumed.frame_tempering if frames is None else frames,
+            tracks=self.tracks,
             levels=self.seconds.levels(shortest_reference),
         )
 
@@ -374,6 +375,10 @@ class Usual:
         if self.frame_size[slice]:
             reference = self.slices[slice].reference(stage)
             return reference.frame_tempering / float(self.frame_size[slice])
+        return self.tempering(slice, stage)
+
+    def tempering(self, slice: int, stage: Stage) -> float:
+        """Returns γ of a detection whose track is known, at the rate of labels of late."""
         place = np.array([slice])
         return float(self.arrays(stage).tempering(place, self.apart[place])[0])
 

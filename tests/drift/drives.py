@@ -233,6 +233,7 @@ def exact_reference(
         spacings=SPACED.copy(),
         temperings=np.full(SPACED.size, tempering),
         frame_tempering=tempering,
+        tracks=100 if tracks else 0,
         levels=exact_levels(k) if tracks else None,
     )
 

@@ -150,18 +150,26 @@ def detection_ratios(
 
 def is_thin(reference: Reference) -> bool:
     """Tells whether a reference is of so few tracks that what is shipped is watched beside it."""
-    levels = reference.levels
-    return levels is not None and reference.origin != "shipped" and levels.tracks < 30
+    if reference.origin == "shipped" or not of_tracks(reference):
+        return False
+    return reference.levels is None or reference.levels.tracks < 30
+
+
+def of_tracks(reference: Reference) -> bool:
+    """Tells whether seconds of tracks say anything."""
+    return reference.levels is not None or reference.tracks > 0
 
 
 def shares(reference: Reference, direction: str) -> dict[str, float]:
     """Of a chart, by what is known."""
     named = {"tail": 0.05, "dimension": 0.06, "bias": 0.06, "correlation": 0.03}
-    if reference.levels is None:
+    if not of_tracks(reference):
         shipped_only = reference.origin == "shipped"
         found = {"absolute": 0.6} if shipped_only else {"absolute": 0.45, "relative": 0.55}
     elif reference.origin == "shipped":
         found = {"absolute": 0.45, "shipped": 0.35, **named}
+    elif reference.levels is None:
+        found = {"absolute": 0.3, "relative": 0.15, "shipped": 0.35, **named}
     elif is_thin(reference):
         found = {"absolute": 0.2, "relative": 0.1, "track": 0.25, "shipped": 0.25, **named}
     else:
@@ -241,7 +249,8 @@ def _variance(usual: UsualLevel, few: float) -> float:
 def usual_level(reference: Reference, channel: Channel) -> UsualLevel:
     """Of a reference with levels; of what is shipped in the channel of that name."""
     of_shipped = channel[0] == "shipped"
-    found = shipped(reference.k).levels if of_shipped else reference.levels
+    found = None if of_shipped else reference.levels
+    found = found or shipped(reference.k).levels
     assert found is not None
     at = channels(reference.k).index(channel)
     mean, *rest = (float(getattr(found, name)[at]) for name in ("mean", "between", "within"))
@@ -482,7 +491,7 @@ class SlowFamily:
             heeded = [
                 one
                 for one in counted
-                if self.references[one["slice"]][stage].levels is not None
+                if of_tracks(self.references[one["slice"]][stage])
                 and (stage == 1 or one["changed"])
             ]
             for g in {one["slice"] for one in heeded}:
@@ -495,7 +504,7 @@ class SlowFamily:
         wider = {channel: self._wider(g, stage, channel) for channel in channels(self.k)}
         for channel in channels(self.k):
             self._channel(g, stage, channel, part, of, second, wider[channel])
-        levels = self.references[g][stage].levels
+        levels = self.references[g][stage].levels or shipped(self.k).levels
         assert levels is not None
         for factor in TAILS:
             total = math.fsum(
@@ -567,8 +576,7 @@ class SlowFamily:
             level = block["level"][stage][at]
             if channel[0] in ("joint", "shipped"):
                 # The left tail of ln NEES is cut at 2 ∛n deviations.
-                wide = usual.omega2 + usual.s2 * max(0.0, 1 / count - 1 / usual.length)
-                below = 2 * count ** (1 / 3) * math.sqrt(wide + usual.tau2)
+                below = 2 * count ** (1 / 3) * math.sqrt(now + usual.tau2)
                 level = max(level, usual.mean - below)
             r = min(max(level - usual.mean - own, low - 4.0), high + 4.0)
             seconds.append((r, v, learning, block))
@@ -596,7 +604,13 @@ class SlowFamily:
             found = dict.fromkeys(BLOCKS, of_edge)
             for r, v, learning, block in seconds:
                 since = second - max(self.clean[chart], block["first"])
-                since = min(max(since, 0), len(block["earlier"]))
+                earlier = block["earlier"]
+                since = min(max(since, 0), len(earlier))
+                if earlier:
+                    worth = sum(one[1] for one in earlier) ** 2 / sum(
+                        one[1] ** 2 for one in earlier
+                    )
+                    since = since * worth / len(earlier)
                 for factor in BLOCKS:
                     d = math.log(factor) * (1 - since * learning)
                     wide = v

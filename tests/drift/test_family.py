@@ -75,6 +75,7 @@ def some_reference(random: np.random.Generator, k: int) -> Reference:
         spacings=np.sort(10 ** random.uniform(-2, 1, 6)),
         temperings=np.sort(random.uniform(0.05, 1.0, 6)),
         frame_tempering=random.uniform(0.05, 1.0),
+        tracks=40 if known else int(random.choice([0, 5])),
         levels=levels if known else None,
     )
 

@@ -171,7 +171,7 @@ def test_a_bet_is_a_ratio_of_normal_densities_beyond_the_edge(sign):
 
 @given(st.floats(0.05, 3), st.floats(0.01, 2), st.sampled_from([1, -1]))
 def test_no_bet_is_steeper_than_it_may_be_nor_better_than_without_the_bound(v, most, sign):
-    r, zero = np.linspace(-1, 1, 9), np.zeros(9, np.int64)
+    r, zero = np.linspace(-1, 1, 9), np.zeros(9)
     found = Residuals(r, np.full(9, v), np.zeros(9))
     bound = log_ratios(found, sign, np.zeros(9), zero, np.full(9, most))
     slope = sign * np.diff(bound, axis=0) / np.diff(r)[:, None]
@@ -221,7 +221,7 @@ def test_bets_on_mean_logarithms_of_few_detections_win_hardly_more_than_on_norma
     *_, edges = common_level(np.zeros((runs, STATES)), found, np.arange(runs), low, high)
     edge, of_edge = (high, edges[1]) if sign > 0 else (low, edges[0])
     most = steepest(sign, np.full(runs, float(k)), counts)
-    ratio = np.exp(log_ratios(found, sign, edge, nothing, most) + of_edge[:, None])
+    ratio = np.exp(log_ratios(found, sign, edge, zeros[:, 0], most) + of_edge[:, None])
     # All have the same share. In one dimension they may win a little.
     assert ratio.mean() < (1.25 if k == 1 else 1.05)
 
