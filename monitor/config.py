@@ -455,7 +455,7 @@ class PromotionConfig(Section):
         )
 
 
-Tolerance = Annotated[float, Field(ge=1)]
+Tolerance = Annotated[float, Field(ge=1, le=1000)]
 Tracks = Annotated[int, Field(ge=2, le=100_000)]
 
 # The defaults of `drift`.

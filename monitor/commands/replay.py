@@ -78,8 +78,9 @@ each tau, those with nees inside the chi-square quantile.
 alarms are those of drift, in the order in which they were raised: slice, severity, stage, detector,
 direction; t in seconds from the start of the sequence, frame, and stream where only one sequence
 has a frame of that time; labelled detections of the slice by then, detections and tracks since
-since_t; evidence_hours of threshold_hours, and scale, by which factor standard deviations are too
-small, with its 95 % interval. drift says how the evidence of each slice and severity stands at the
+since_t; evidence_hours of threshold_hours; quantity (scale, bias, correlation, tail), dimension,
+size and unit of what is wrong; and scale, by which factor standard deviations are too small, with
+its 95 % interval. drift says how the evidence of each slice and severity stands at the
 end: state (too_few: fewer than 100 labelled detections were watched, or more were left out), and
 log10 of hours of the evidence, its peak and the threshold. drift_left_out counts labelled
 detections that no bet (late, undated, superseded, overload, failed) or not every bet (late_seconds,

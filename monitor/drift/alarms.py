@@ -366,8 +366,9 @@ def error_of(
         case Quantity.CORRELATION:
             of = f"{dimension or 'dimensions'} given the dimensions before it"
             by = size_of_error(_bare(size), "σ {factor} times {way}", unknown="σ is wrong")
-            more = "the errors are correlated more than is stated"
-            return f"{of}: {by}, {more if size < 1 else 'the stated correlation is not there'}"
+            too_large = alarm.direction is Direction.OVER
+            why = "is not there" if too_large else "is less than the true one"
+            return f"{of}: {by}, the stated correlation {why}"
         case Quantity.TAIL:
             share = f"{_figures(100 * size)} %" if known else "an unknown share"
             of = f" of {dimension}" if dimension else ""

@@ -11,13 +11,13 @@ dimension given those before it:
     joint, scale    ln e, ln(z² + 1/20)
                                       off by a factor on the variance: its ln, or a little less
     bias            z, cut            off by as many stated deviations
-    correlation     10 (u² − z²)/(u² + z² + 2)
+    correlation     2 where |u| > |z|, −2 where it is less, 0 where they are equal
                                       above 0 where the correlation that is stated is not there, or
                                       has the other sign; below it where there is more than stated
 
 Where the stated correlations are true, z and u may be exchanged, so that the last has a mean of 0
-whatever the scale of the errors is. Levels are bounded or grow as a logarithm does, so that no
-outlier decides alone.
+and varies alike whatever the scale of the errors and the stated correlation are. Levels are bounded
+or grow as a logarithm does, so that no outlier decides alone.
 """
 
 from __future__ import annotations
@@ -51,10 +51,8 @@ GAUSSIAN_SCALE = -0.7559
 # Errors beyond count as if they were so many stated deviations off.
 _MOST_BIAS = 4.0
 
-# Levels of correlations are so many times their share, to lie on the scale of the others; what is
-# added to its denominator keeps small errors, which say little, from being loud: with it a flip is
-# 1.9 times as far from 0, in deviations.
-_CORRELATED, _SMALL_SQUARES = 10.0, 2.0
+# Levels of correlations are so many times a sign, to lie on the scale of the others.
+_CORRELATED = 2.0
 
 # A detection that meets its truth exactly says no more than one that nearly does: ln 0 would
 # outweigh the rest of its second. At K = 1, E max(ln e, ln 1e-6) exceeds E ln e by 0.0016.
@@ -103,6 +101,5 @@ def observed(nees: FloatArray, z: FloatArray, u: FloatArray) -> FloatArray:
         parts.append(np.log(square + _SMALL_SQUARE))
     parts.append(np.clip(z, -_MOST_BIAS, _MOST_BIAS))
     if len(z) > 1:
-        own, given = square[1:], np.square(u[1:])
-        parts.append(_CORRELATED * (given - own) / (given + own + _SMALL_SQUARES))
+        parts.append(_CORRELATED * np.sign(np.square(u[1:]) - square[1:]))
     return np.concatenate(parts)

@@ -183,7 +183,7 @@ def calibrated_level(k: int) -> float:
 # What is assumed of the levels of each kind of channel: τ, ω and S, of seconds of 10 detections.
 _OF_SCALE = (0.6, 1.0, 1.2)
 _OF_BIAS = (0.6, 0.7, 0.7)
-_OF_CORRELATION = (0.5, 0.8, 1.5)
+_OF_CORRELATION = (1.2, 1.2, 1.6)
 
 
 @cache
@@ -660,10 +660,40 @@ def _laid_out(references: Sequence[Reference], name: str) -> FloatArray:
     """Lays a field of Levels out in all CHANNELS, (G, CHANNELS); that of what is shipped in one."""
     found = np.zeros((len(references), CHANNELS))
     for row, one in zip(found, references, strict=True):
-        assumed = shipped_levels(one.k)
-        row[channels(one.k)] = getattr(one.levels or assumed, name)
+        there, assumed = channels(one.k), shipped_levels(one.k)
+        row[there] = getattr(one.levels or assumed, name)
         row[SHIPPED] = np.atleast_1d(getattr(assumed, name))[0]
+        if name in _VARY and one.levels is not None:
+            row[there] *= _of_correlations(one.k, one.levels)[name]
     return found
+
+
+# Deviations of levels, and the variance of a level of correlation of one detection, ± 2. A
+# reference that has seen less than a quarter of it knows nothing of how it varies.
+_VARY = ("between", "within", "spread")
+_SIGNS, _FEWEST_SIGNS = 4.0, 1.0
+
+
+def _of_correlations(k: int, levels: Levels) -> dict[str, FloatArray]:
+    """Returns factors on the deviations that a reference knows, by channels(k); 1 of others.
+
+    Detections that are stated to be uncorrelated have u = z, and a level of 0 that does not vary.
+    Others may come, and all may be of them: levels are taken to vary as if all had been.
+    """
+    assumed, ours = shipped_levels(k), channels(k) >= CORRELATIONS
+    total = sum(np.square(getattr(levels, name)) for name in _VARY)
+    known = total >= _FEWEST_SIGNS
+    factor = np.sqrt(np.maximum(_SIGNS / np.maximum(total, _FEWEST_SIGNS), 1.0))
+    return {
+        name: np.where(
+            ours,
+            np.where(
+                known, factor, getattr(assumed, name) / np.maximum(getattr(levels, name), 1e-9)
+            ),
+            1.0,
+        )
+        for name in _VARY
+    }
 
 
 # Tracks of a reference that knows enough: fewer may be odd ones.

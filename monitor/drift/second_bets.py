@@ -46,7 +46,7 @@ from monitor.frames.space import BoolArray, FloatArray, IntArray, read_only
 # far beyond the band of a calibrated detector, which may be usual. By chance some say a little.
 SPEAKS, _FAR = 1.0, 0.5
 
-# On a level of correlation: it is as high where a correlation of 0.3 that is stated is not there.
+# On a level of correlation: it is as high where a stated correlation of 0.25 is not there.
 _CORRELATION_TOLERANCE = 0.3
 
 # τ² of a track of which evidence of the last run may hold seconds: its own level of then is not
@@ -165,8 +165,8 @@ class Group:
     ) -> Residuals:
         """Returns levels less what the past of their tracks explains, all (m, C).
 
-        Where the errors of a slice are larger within the band, what they show of means and of
-        correlations varies more in proportion.
+        Where the errors of a slice are larger within the band, what they show of means varies more
+        in proportion.
 
         chain          (P, C, STATES) of the common levels, before this second
         common_before  (m, CHANNELS) Σ of those of the earlier seconds, each times its detections
@@ -198,7 +198,8 @@ class Group:
         step = np.linspace(0.0, 1.0, chain.shape[-1])
         level = bands.low[..., None] + (bands.high - bands.low)[..., None] * step
         factor = np.maximum((chain * np.exp(level)).sum(axis=-1), 1.0)
-        found: FloatArray = np.where(there >= BIASES, factor[:, _scale_of_channel(self.k)], 1.0)
+        means = (there >= BIASES) & (there < CORRELATIONS)
+        found: FloatArray = np.where(means, factor[:, _scale_of_channel(self.k)], 1.0)
         return found
 
     def common_levels(
@@ -242,13 +243,14 @@ class Group:
     def far_off(self, aim: Aim) -> tuple[IntArray, BoolArray]:
         """Tells which seconds lie far beyond the band of a calibrated detector.
 
-        Seconds of few detections say little of errors that are too small, each by itself: there
-        the scales of the dimensions are looked at as well.
+        Seconds of few detections say little of correlations and of errors that are too small, each
+        by itself: there these channels are looked at as well.
 
         returns  channels (c,), which are columns as well, and (m, c)
         """
         there = channels(self.k)
         wide = there < (SCALES if aim.direction is Direction.OVER else BIASES)
+        wide |= there >= CORRELATIONS
         off = self.levels[:, wide] - shipped_levels(self.k).mean[wide]
         found: BoolArray = aim.direction.sign * off > 2 * math.log(aim.tolerance) + _FAR
         return there[wide], found

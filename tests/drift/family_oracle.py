@@ -225,7 +225,7 @@ def observed(k: int, e: float, z: Any, u: Any) -> list[float]:
     found += [min(max(z[i], -4.0), 4.0) for i in range(k)]
     for i in range(1, k):
         a, b = u[i] ** 2, z[i] ** 2
-        found.append(10 * (a - b) / (a + b + 2))
+        found.append(2.0 if a > b else -2.0 if a < b else 0.0)
     return [round(float(one) * 2**24) / 2**24 for one in found]
 
 
@@ -253,8 +253,15 @@ def usual_level(reference: Reference, channel: Channel) -> UsualLevel:
     found = found or shipped(reference.k).levels
     assert found is not None
     at = channels(reference.k).index(channel)
-    mean, *rest = (float(getattr(found, name)[at]) for name in ("mean", "between", "within"))
-    return UsualLevel(mean, rest[0] ** 2, rest[1] ** 2, float(found.spread[at]) ** 2, found.length)
+    mean = float(found.mean[at])
+    known = {name: float(getattr(found, name)[at]) for name in ("between", "within", "spread")}
+    if channel[0] == "correlation" and reference.levels is not None:
+        # As if all detections had been stated to be correlated.
+        total = math.fsum(value**2 for value in known.values())
+        scaled = {name: value * math.sqrt(max(4 / total, 1.0)) for name, value in known.items()}
+        known = scaled if total >= 1 else {"between": 1.2, "within": 1.2, "spread": 1.6}
+    tau2, omega2, s2 = (value**2 for value in known.values())
+    return UsualLevel(mean, tau2, omega2, s2, found.length)
 
 
 def tail_ratio(levels: Levels, count: int, outside: int, factor: float) -> float:
@@ -533,8 +540,8 @@ class SlowFamily:
         return found
 
     def _wider(self, g: int, stage: int, channel: Channel) -> float:
-        """Returns by how much more a mean or a correlation varies where errors are larger."""
-        if channel[0] not in ("bias", "correlation"):
+        """Returns by how much more a mean varies where errors are larger."""
+        if channel[0] != "bias":
             return 1.0
         scale = next(one for one in channels(self.k) if one[0] == "joint")
         if ("scale", channel[1]) in channels(self.k):

@@ -271,9 +271,9 @@ X = {"dimension": "x", "unit": "m"}
             "not there",
         ),
         (
-            *(Quantity.CORRELATION, 0.5, {"dimension": "y"}),
-            "y given the dimensions before it: σ 2 times too large, the errors are correlated more "
-            "than is stated",
+            *(Quantity.CORRELATION, 0.5, {"dimension": "y", "direction": Direction.UNDER}),
+            "y given the dimensions before it: σ 2 times too large, the stated correlation is less "
+            "than the true one",
         ),
         (Quantity.TAIL, 0.08, {}, "8 % of detections outside what the covariance allows"),
         (Quantity.TAIL, 0.004, X, "0.4 % of detections outside what the covariance of x allows"),
@@ -300,7 +300,8 @@ def test_each_quantity_has_a_clause_that_says_what_is_wrong_and_by_how_much(
 ):
     found = alarm(quantity=quantity, size=size, **fields)
     assert error_of(found) == words
-    how = "biased" if quantity is Quantity.BIAS else "overconfident"
+    under = fields.get("direction") is Direction.UNDER
+    how = "biased" if quantity is Quantity.BIAS else f"{'under' if under else 'over'}confident"
     said = f"page: car, {how} as forwarded: {words} since 12.3 s, 7 tracks, 214 detections; raised"
     assert alarm_sentence(found).startswith(said)
 

@@ -94,9 +94,7 @@ def test_a_factor_on_all_variances_is_found_at_any_rate_with_a_reference_of_the_
     ("fault", "longest", "named", "size", "unit"),
     [
         # √(mean u²/mean z²) of y = −0.6 x + … in place of 0.6 x: √((1 + 3 · 0.36) / 0.64) = 1.8.
-        (flipped, (2, 8), (Quantity.CORRELATION, "y"), about(1.8, 0.35), ""),
-        # So little is seen in how y hangs together with x, but it is the mean that is off.
-        (biased(0.3, 0.0, 0.0), (60, 130), (Quantity.BIAS, "x"), about(0.3), "m"),
+        (flipped, (5, 50), (Quantity.CORRELATION, "y"), about(1.8, 0.35), ""),
         (biased(0.6, 0.0, 0.0), (3, 6), (Quantity.BIAS, "x"), about(0.6), "m"),
         (biased(0.0, 0.0, -0.5), (2, 6), (Quantity.BIAS, "z"), about(-0.5), "m"),
         (scaled(1.0, 10.0, 1.0), (2, 8), (Quantity.SCALE, "y"), about(10**0.5), ""),
