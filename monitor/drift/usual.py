@@ -28,14 +28,13 @@ from monitor.drift.correlation import (
     tempering_by_spacing,
 )
 from monitor.drift.evidence import DriftSettings, Evidence
+from monitor.drift.level_sums import LevelSums, SecondLevels
 from monitor.drift.reference import (
     NOTHING_USUAL,
     Degrees,
-    LevelSums,
     NeesHistogram,
     Origin,
     Reference,
-    SecondLevels,
     UsualArrays,
     shipped,
     usual_arrays,

@@ -24,13 +24,11 @@ from monitor.drift.correlation import (
     tempering_by_spacing,
 )
 from monitor.drift.evidence import DriftSettings
+from monitor.drift.level_sums import LONGEST, LevelSums, SecondLevels
 from monitor.drift.reference import (
-    LONGEST,
-    LevelSums,
     NeesHistogram,
     Origin,
     Reference,
-    SecondLevels,
     chi_square_knots,
     is_thin,
     knot_levels,

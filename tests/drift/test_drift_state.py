@@ -20,10 +20,10 @@ from monitor.drift.alarms import AlarmReason
 from monitor.drift.bets import CHARTS, DETECTORS, Detector, Stage
 from monitor.drift.evidence import HOUR, OF_TRACKS, DriftSettings, Unit
 from monitor.drift.family import MOST_KEPT, Family, family_state, restored_family
+from monitor.drift.level_sums import SecondLevels
 from monitor.drift.reference import (
     Origin,
     Reference,
-    SecondLevels,
     calibrated_level,
     shipped,
 )
