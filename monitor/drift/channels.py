@@ -32,7 +32,6 @@ from monitor.frames.space import FloatArray, IntArray, read_only
 # eight. Further ones count in the joint NEES alone.
 MOST_NAMED = 8
 
-
 # Places of the channels: NEES against what is usual, and against what is shipped; then those of
 # each dimension.
 JOINT, SHIPPED, SCALES = 0, 1, 2
@@ -83,18 +82,13 @@ def degrees_of(k: int) -> FloatArray:
     return read_only(found)
 
 
-def log_nees(nees: FloatArray) -> FloatArray:
-    """Returns ln e, e no less than the smallest that counts."""
-    return np.log(np.maximum(nees, _SMALLEST_NEES))
-
-
 def observed(nees: FloatArray, z: FloatArray, u: FloatArray) -> FloatArray:
     """Returns what each channel of channels(k) sees of n detections, (channels, n).
 
     nees  (n,) of all dimensions
     z, u  (D, n) of the first D = min(K, MOST_NAMED) of them
     """
-    joint = log_nees(nees)
+    joint = np.log(np.maximum(nees, _SMALLEST_NEES))
     parts = [joint[None], joint[None]]
     square = np.square(z)
     if len(z) > 1:

@@ -308,15 +308,14 @@ class Chunk:
             sums[counts > 0] += of_edges[side.end][counts > 0][:, side.places, None]
             said[:, side.chart, side.columns] = sums
             self._note(side.chart, seconds, side.columns, of_tracks.max(axis=2) > SPEAKS)
-        for chart, aim in enumerate(self.family.aims[stage], CHARTS_OF[stage].start):
+        charts, second = CHARTS_OF[stage], int(seconds["second"][0])
+        for chart, aim in enumerate(self.family.aims[stage], charts.start):
             self._note(chart, seconds, *group.far_off(aim))
         outside, tails = group.tails(self.usual[stage])
-        over = CHARTS_OF[stage].start
-        self._note(over, seconds, np.array([COLUMNS]), outside[:, None])
-        part = CHARTS_OF[stage]
-        board.add_seconds(
-            part, hours * counts / counts.sum(), said[:, part], tails, int(seconds["second"][0])
-        )
+        # Of the chart on errors that are too large, the first of its stage.
+        self._note(charts.start, seconds, np.array([COLUMNS]), outside[:, None])
+        given = hours * counts / counts.sum()
+        board.add_seconds(charts, given, said[:, charts], tails, second)
 
     def _note(self, chart: int, seconds: Records, columns: IntArray, speaks: BoolArray) -> None:
         """Notes which tracks speak for a chart, by column.

@@ -54,7 +54,12 @@ def put(table: Records, place: IntArray, records: Records) -> None:
 
 
 def summed(values: FloatArray, place: IntArray, size: int) -> FloatArray:
-    """Adds values (n, …) up by place (n,), (size, …): np.add.at, many times faster."""
+    """Adds values up by place; what np.add.at does, many times faster.
+
+    values   (n, …)
+    place    (n,) 0 … size − 1
+    returns  (size, …); 0 where there is none
+    """
     found = np.zeros((size, *values.shape[1:]))
     if place.size:
         order = np.argsort(place, kind="stable")

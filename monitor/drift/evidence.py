@@ -234,16 +234,11 @@ def _inner_weights(k: int) -> FloatArray:
     there[named] = True
     there[OTHER_BIASES] = there[BIASES : BIASES + MOST_NAMED]
     bets = np.repeat(there, len(FACTORS))
-    for chart, of_chart in zip(CHARTS, weights, strict=True):
-        of_chart[:BETS] = 1.0
-        of_chart[OF_TRACKS] = bets
-        if chart.direction is Direction.OVER:
-            # Tails are of errors that are too large, and so is a mean that is off.
-            of_chart[OF_TAIL] = 1.0
-        else:
-            of_chart[ABSOLUTE + SCALE : BETS] = 0.0
-            for place in PLACES[Detector.BIAS]:
-                of_chart[place] = 0.0
+    weights[:, : OF_TAIL.stop] = 1.0
+    weights[:, OF_TRACKS] = bets
+    # Student-t tails are of errors that are too large. What else is has no share in other charts.
+    under = [chart.direction is Direction.UNDER for chart in CHARTS]
+    weights[under, ABSOLUTE + SCALE : BETS] = 0.0
     total = weights @ _IS_OF
     weights /= np.maximum(total, 1.0)[:, _DETECTOR_OF]
     return read_only(weights)

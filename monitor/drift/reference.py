@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import Interval
@@ -157,13 +157,13 @@ class Reference:
         return _same(self, other)
 
 
-def _same(one: object, other: object) -> bool:
+def _same(one: Any, other: Any) -> bool:
     """Compares two values field by field."""
     if type(one) is not type(other):
         return False
     names = getattr(one, "__dataclass_fields__", None)
     if names is None:
-        return bool(np.array_equal(one, other))  # type: ignore[arg-type]
+        return np.array_equal(one, other)
     return all(_same(getattr(one, name), getattr(other, name)) for name in names)
 
 

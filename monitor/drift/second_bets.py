@@ -252,7 +252,9 @@ class Group:
         wide = there < (SCALES if aim.direction is Direction.OVER else BIASES)
         wide |= there >= CORRELATIONS
         off = self.levels[:, wide] - shipped_levels(self.k).mean[wide]
-        found: BoolArray = aim.direction.sign * off > 2 * math.log(aim.tolerance) + _FAR
+        of_scale = 2 * math.log(aim.tolerance)
+        end = np.where(there[wide] >= CORRELATIONS, _CORRELATION_TOLERANCE, of_scale)
+        found: BoolArray = aim.direction.sign * off > end + _FAR
         return there[wide], found
 
     def tails(self, usual: UsualArrays) -> tuple[BoolArray, FloatArray]:
