@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from types import ModuleType
 from typing import Any, NoReturn
 
-from monitor import __version__
+from monitor import __version__, native
 
 VERBS = {
     "serve": "run the sidecar",
@@ -121,7 +121,9 @@ def build_parser(*chosen: str | None) -> argparse.ArgumentParser:
         description="Watches and corrects the covariances that a detector reports.",
         formatter_class=_VerbsHelp,
     )
-    parser.add_argument("--version", action="version", version=__version__)
+    parser.add_argument(
+        "--version", action="version", version=f"{__version__} (kernels: {native.NAME})"
+    )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     for name, text in VERBS.items():
         if name not in chosen:

@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[1] / "monitor"
 HALL = {"__init__", "__main__", "cli", "config", "sidecar", "client"}
 FLOORS = {
     "__init__": 0,
+    "native": 0,
     "frames": 1,
     "statistics": 2, "tracking": 2, "matching": 2,
     "recalibration": 3, "drift": 3, "promotion": 3, "figures": 3,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from monitor import native
 from monitor.frames.space import BoolArray, FloatArray
 
 # A pivot this small against its diagonal is zero but for rounding: singular.
@@ -53,8 +54,11 @@ def put_lower(covariance: FloatArray, order: tuple[int, ...], out: FloatArray) -
         out[i, : i + 1] = flat[:, columns].T
 
 
-def factorise_lower(a: FloatArray) -> None:
+def factorise_lower(a: FloatArray, kernels: native.Kernels | None = native.kernels) -> None:
     """Turns lower triangles (K, K, N) into their Cholesky factors, in place; see factorise."""
+    if kernels is not None and a.flags.c_contiguous:
+        kernels.factorise_lower(a, SINGULAR)
+        return
     k = a.shape[0]
     step = np.arange(k)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):

@@ -26,7 +26,7 @@ from prometheus_client.core import (
     Metric,
 )
 
-from monitor import __version__
+from monitor import __version__, native
 from monitor.frames.status import Histogram
 from monitor.statistics.bins import ExportEdges, SliceBins
 
@@ -217,7 +217,8 @@ HELP = {
     "the start.",
     "upload_interval_seconds": "Between two uploads, as configured.",
     # The sidecar as a program.
-    "build_info{version,revision,python,numpy,grpc,protobuf}": "Which build this is; always 1.",
+    "build_info{version,revision,python,numpy,grpc,protobuf,kernels}": "Which build this is; "
+    "always 1.",
     "configuration_reloads_total{outcome}": "Configurations that were read again (SIGHUP), by "
     "outcome.",
     "configuration_waiting_keys": "Keys of the configuration, as last read again, that only a "
@@ -246,6 +247,7 @@ def build() -> Mapping[str, str]:
         "revision": os.environ.get(REVISION_VARIABLE, "")[:64] or "unknown",
         "python": platform.python_version(),
         **{label: version(name) for label, name in _BUILT_ON.items()},
+        "kernels": native.NAME,
     }
 
 

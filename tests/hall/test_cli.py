@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import monitor
-from monitor import cli
+from monitor import cli, native
 from monitor.cli import VERBS, build_parser, main
 from monitor.commands.sending import running_sidecar
 from monitor.commands.sidecar_client import SidecarFailed
@@ -55,7 +55,7 @@ def test_the_help_lists_every_verb_and_the_version_is_that_of_the_package(capsys
     for verb, text in VERBS.items():
         assert re.search(rf"^ +{verb} +{re.escape(text[:30])}", said.out, re.MULTILINE)
     code, said = ended(capsys, "--version")
-    assert (code, said.out) == (0, f"{monitor.__version__}\n")
+    assert (code, said.out) == (0, f"{monitor.__version__} (kernels: {native.NAME})\n")
     (script,) = entry_points(group="console_scripts", name="calibration-monitor")
     assert script.load() is main
 
