@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     FloatArray = npt.NDArray[np.float64]
+    IntArray = npt.NDArray[np.int64]
+    ByteArray = npt.NDArray[np.uint8]
 
 SWITCH: Final = "CALIBRATION_MONITOR_NATIVE"
 
@@ -31,6 +33,26 @@ class Kernels(Protocol):
 
     def factorise_lower(self, a: FloatArray, singular: float, /) -> None:
         """Turns lower triangles (K, K, N) into their Cholesky factors, in place."""
+
+    def read_records(
+        self,
+        data: bytes,
+        start: int,
+        mask: ByteArray,
+        values: ByteArray,
+        places: IntArray,
+        columns: list[npt.NDArray[np.generic]],
+        /,
+    ) -> bool:
+        """Copies the fields of records, which go from `start` to the end, into columns (n, …).
+
+        Returns False where a record has other bytes than the values (length,) at the mask.
+        """
+
+    def write_records(
+        self, record: bytes, places: IntArray, columns: list[npt.NDArray[np.generic]], n: int, /
+    ) -> bytes:
+        """Writes n records as the one given, but for their fields, from columns (n, …)."""
 
 
 def _built() -> Kernels | None:

@@ -22,7 +22,7 @@
 
 /* ---- arrays */
 
-#define MOST_ARRAYS 16
+#define MOST_ARRAYS 24
 
 enum { READ = 0, WRITE = PyBUF_WRITABLE };
 
@@ -192,12 +192,171 @@ end:
     return done;
 }
 
+/* ---- wire/records.py */
+
+#define MOST_FIELDS (MOST_ARRAYS - 4)
+
+/* Takes an array of any format that is C-contiguous and has so many bytes. */
+static char *take_bytes(Arrays *arrays, PyObject *object, const char *name, int access,
+                        Py_ssize_t size)
+{
+    if (arrays->taken == MOST_ARRAYS) {
+        PyErr_SetString(PyExc_SystemError, "a kernel takes too many arrays");
+        return NULL;
+    }
+    Py_buffer *view = &arrays->views[arrays->taken];
+    if (PyObject_GetBuffer(object, view, PyBUF_C_CONTIGUOUS | access) < 0) {
+        PyErr_Format(PyExc_ValueError, "%s must be a C-contiguous %sarray", name,
+                     access == WRITE ? "writable " : "");
+        return NULL;
+    }
+    arrays->taken++;
+    if (size != -1 && view->len != size) {
+        PyErr_Format(PyExc_ValueError, "%s has %zd bytes, not %zd", name, view->len, size);
+        return NULL;
+    }
+    return view->buf;
+}
+
+typedef struct {
+    int count;
+    int64_t offset[MOST_FIELDS], size[MOST_FIELDS];
+    char *values[MOST_FIELDS];
+} Fields;
+
+/* Takes the values of fields, each of n records: a list of arrays. `places` (fields, 2) has offset
+ * and size of each in a record of `length` bytes. */
+static int take_fields(Arrays *arrays, Fields *fields, PyObject *places, PyObject *columns,
+                       int access, Py_ssize_t n, Py_ssize_t length)
+{
+    Py_ssize_t shape[2] = {-1, 2};
+    const int64_t *place = take(arrays, places, "places", 'q', READ, 2, shape);
+    if (place == NULL)
+        return 0;
+    if (!PyList_Check(columns) || PyList_Size(columns) != shape[0] || shape[0] > MOST_FIELDS) {
+        PyErr_Format(PyExc_ValueError, "columns must be a list of one array a place, at most %d",
+                     MOST_FIELDS);
+        return 0;
+    }
+    fields->count = (int)shape[0];
+    for (int f = 0; f < fields->count; f++) {
+        const int64_t offset = place[2 * f], size = place[2 * f + 1];
+        if (offset < 0 || size < 0 || offset > length || size > length - offset) {
+            PyErr_Format(PyExc_ValueError, "place %d does not lie in %zd bytes", f, length);
+            return 0;
+        }
+        fields->offset[f] = offset;
+        fields->size[f] = size;
+        fields->values[f] = take_bytes(arrays, PyList_GetItem(columns, f), "a column", access,
+                                       n * (Py_ssize_t)size);
+        if (fields->values[f] == NULL)
+            return 0;
+    }
+    return 1;
+}
+
+/* read_records(data, start, mask, values, places, columns): copies the fields of records, one behind
+ * the other from `start` to the end of the data, into columns. False where the bytes of one that the
+ * mask takes are not the values; what is in the columns then means nothing. */
+static PyObject *read_records(PyObject *self, PyObject *const *args, Py_ssize_t given)
+{
+    (void)self;
+    Arrays arrays = {.taken = 0};
+    PyObject *done = NULL;
+    if (!counted("read_records", given, 6))
+        return NULL;
+    const Py_ssize_t start = PyLong_AsSsize_t(args[1]);
+    if (PyErr_Occurred())
+        return NULL;
+    const char *data = take_bytes(&arrays, args[0], "data", READ, -1);
+    if (data == NULL)
+        goto end;
+    const Py_ssize_t all = arrays.views[0].len;
+    const char *mask = take_bytes(&arrays, args[2], "mask", READ, -1);
+    if (mask == NULL)
+        goto end;
+    const Py_ssize_t length = arrays.views[1].len;
+    const char *values = take_bytes(&arrays, args[3], "values", READ, length);
+    if (values == NULL)
+        goto end;
+    if (start < 0 || start > all || length == 0 || (all - start) % length) {
+        PyErr_Format(PyExc_ValueError, "%zd bytes from %zd are no records of %zd", all, start, length);
+        goto end;
+    }
+    const Py_ssize_t n = (all - start) / length;
+    Fields fields;
+    if (!take_fields(&arrays, &fields, args[4], args[5], WRITE, n, length))
+        goto end;
+    uint64_t wrong = 0;
+    for (Py_ssize_t row = 0; row < n && !wrong; row++) {
+        const char *record = data + start + row * length;
+        Py_ssize_t at = 0;
+        for (; at + 8 <= length; at += 8) {
+            uint64_t found, taken, wanted;
+            memcpy(&found, record + at, 8);
+            memcpy(&taken, mask + at, 8);
+            memcpy(&wanted, values + at, 8);
+            wrong |= (found & taken) ^ wanted;
+        }
+        for (; at < length; at++)
+            wrong |= (unsigned char)((record[at] & mask[at]) ^ values[at]);
+        for (int f = 0; f < fields.count; f++)
+            memcpy(fields.values[f] + row * fields.size[f], record + fields.offset[f],
+                   (size_t)fields.size[f]);
+    }
+    done = PyBool_FromLong(!wrong);
+end:
+    release(&arrays);
+    return done;
+}
+
+/* write_records(record, places, columns, n): bytes of n records, each as the one that is given but for
+ * the values of its fields. */
+static PyObject *write_records(PyObject *self, PyObject *const *args, Py_ssize_t given)
+{
+    (void)self;
+    Arrays arrays = {.taken = 0};
+    PyObject *done = NULL;
+    if (!counted("write_records", given, 4))
+        return NULL;
+    const Py_ssize_t n = PyLong_AsSsize_t(args[3]);
+    if (PyErr_Occurred())
+        return NULL;
+    const char *record = take_bytes(&arrays, args[0], "record", READ, -1);
+    if (record == NULL)
+        goto end;
+    const Py_ssize_t length = arrays.views[0].len;
+    if (n < 0 || (length && n > PY_SSIZE_T_MAX / length)) {
+        PyErr_Format(PyExc_ValueError, "%zd records of %zd bytes", n, length);
+        goto end;
+    }
+    Fields fields;
+    if (!take_fields(&arrays, &fields, args[1], args[2], READ, n, length))
+        goto end;
+    PyObject *written = PyBytes_FromStringAndSize(NULL, n * length);
+    char *out = written == NULL ? NULL : PyBytes_AsString(written);
+    if (out == NULL)
+        goto end;
+    for (Py_ssize_t row = 0; row < n; row++, out += length) {
+        memcpy(out, record, (size_t)length);
+        for (int f = 0; f < fields.count; f++)
+            memcpy(out + fields.offset[f], fields.values[f] + row * fields.size[f],
+                   (size_t)fields.size[f]);
+    }
+    done = written;
+end:
+    release(&arrays);
+    return done;
+}
+
 /* ---- module */
 
 #define KERNEL(name) {#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL, NULL}
 
 static PyMethodDef methods[] = {
     KERNEL(factorise_lower),
+    KERNEL(read_records),
+    KERNEL(write_records),
     {NULL, NULL, 0, NULL},
 };
 

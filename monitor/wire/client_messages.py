@@ -303,7 +303,7 @@ def _detections(frame: OutgoingFrame) -> bytes:
         for number, each in enumerate(values, start=1)
         if each is not None
     }
-    return build(DETECTIONS, DETECTION, given, n).tobytes()
+    return build(DETECTIONS, DETECTION, given, n)
 
 
 def encode_truth(
