@@ -159,10 +159,8 @@ class Sensor:
         return call
 
     def _frame(self, number: int, stamp_ns: int) -> bytes:
-        labelled = self.labelled is not None and int(number * self.share) > int(
-            (number - 1) * self.share
-        )
-        return framed(number, stamp_ns, self.labelled if labelled else self.bodies)
+        due = int(number * self.share) > int((number - 1) * self.share)
+        return framed(number, stamp_ns, self.labelled if due and self.labelled else self.bodies)
 
     async def _read(self, call: grpc.aio.StreamStreamCall) -> None:
         reply = await asyncio.wait_for(call.read(), 3 * PATIENCE)

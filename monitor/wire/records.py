@@ -112,8 +112,7 @@ class Layout:
 
     def fits(self, rows: ByteArray) -> npt.NDArray[np.bool_]:
         """Tells which records (n, length) have this structure, (n,)."""
-        found: ByteArray = ((rows & self.mask) ^ self.values).max(axis=1)
-        return np.asarray(found == 0)
+        return np.asarray(~((rows & self.mask) ^ self.values).any(axis=1))
 
 
 def varint(value: int) -> bytes:
