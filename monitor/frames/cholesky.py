@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from monitor import native
-from monitor.frames.space import BoolArray, FloatArray
+from monitor.frames.space import BoolArray, FloatArray, square_from_triangle
 
 # A pivot this small against its diagonal is zero but for rounding: singular.
 SINGULAR = 1e-12
@@ -72,6 +72,22 @@ def factorise_lower(a: FloatArray, kernels: native.Kernels | None = native.kerne
         pivot = a[step, step]
         regular = (pivot * pivot > smallest).all(axis=0)
     a[-1, -1, ~regular] = np.nan
+
+
+def pivots(packed: FloatArray, k: int, order: tuple[int, ...]) -> FloatArray:
+    """Computes the diagonals of the Cholesky factors of covariances, (N, K).
+
+    packed   (N, K (K + 1) / 2) lower triangles
+    order    of the dimensions in which they are factorised
+    returns  NaN in the last column where Σ is not positive definite
+    """
+    place = square_from_triangle(k).reshape(k, k)[np.ix_(order, order)]
+    lower = np.zeros((k, k, packed.shape[0]))
+    for i in range(k):
+        lower[i, : i + 1] = packed[:, place[i, : i + 1]].T
+    factorise_lower(lower)
+    step = np.arange(k)
+    return np.ascontiguousarray(lower[step, step].T)
 
 
 def positive_definite(factor: FloatArray) -> BoolArray:

@@ -301,7 +301,7 @@ class Pipeline:
         came, frame = frame, frame.with_softmax(classes)
         examined = examine(frame.detections, header.space, classes, self.limits, stream.assumed)
         batch = examined.batch
-        slices = stream.slices.of(batch.class_index, batch.mean, batch.assumed)
+        slices = stream.slices.of(batch.class_index, batch.sent.mean, batch.assumed)
         recalibrated = self._recalibrated(batch, slices)
         self.latest[header.stream] = recalibrated
         examined = recalibrated.marked(examined)
@@ -353,7 +353,7 @@ class Pipeline:
     def _recalibrated(self, batch: FrameBatch, slices: IntArray) -> Recalibrated:
         """Recalibrates the usable detections of a frame; failed ones stay as they were sent."""
         selection, chains = self.recalibrators.selection, self.slices.chains
-        made = sent = Estimates(batch.mean, batch.covariance, batch.diagonal, batch.score)
+        made = sent = batch.sent
         observes = self.config.recalibration.mode is Mode.OBSERVE
         why, sound = Reason.OBSERVE_MODE if observes else Reason.NONE, np.zeros(slices.size, bool)
         bare, missing = batch.assumed, None
@@ -489,7 +489,7 @@ class Pipeline:
         if slices.size:
             # One class has no entropy.
             opinions = batch.probabilities if len(stream.header.classes) > 1 else None
-            rows = batch.space, slices, batch.mean, batch.roots, opinions, stamp_ns
+            rows = batch.space, slices, batch.sent.mean, batch.roots, opinions, stamp_ns
             for part in by_space(PredictedRows(*rows), batch.assumed):
                 self.live.count(part)
 

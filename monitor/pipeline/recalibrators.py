@@ -367,8 +367,7 @@ class Recalibrated:
         n, k = self.sent.mean.shape
         if self.selection.outputs <= {Output.GAUSSIAN, Output.ESTIMATED}:
             # Gaussian methods give the normal distribution of the estimates that are here already.
-            variance = np.diagonal(self.made.covariance, axis1=1, axis2=2)
-            marginals: Marginals = NormalMarginals(self.made.mean, np.sqrt(variance))
+            marginals: Marginals = NormalMarginals(self.made.mean, self.made.deviation)
         else:
             marginals = self.selection.marginals(self.sent, self.slices, self.chains)
         values = marginals.quantiles(np.array(levels))

@@ -192,7 +192,7 @@ class Follower:
         if any(in_time):
             rows = rows_of(list(compress(tracks, in_time)))
             error = rows.space.error(rows.truth, rows.sent.mean)
-            variance = np.diagonal(rows.sent.covariance, axis1=1, axis2=2)
+            variance = rows.sent.variance
             ended_s = np.array([track.ended_ns for track in compress(tracks, in_time)]) / 1e9
             nees = rows.means(np.square(error) / variance)
             votes = np.minimum(1.0, rows.counts / self.full)

@@ -219,7 +219,7 @@ def _with_made(
     forms = np.flatnonzero(np.bincount(form)).tolist()
     for wanted in forms:
         here = np.flatnonzero(form == wanted) if len(forms) > 1 else slice(None)
-        packed = packed_covariances(made.covariance[here], wanted)
+        packed = made.in_form(wanted)[here]
         covariance = with_rows(covariance, rows[here], packed)
     return with_rows(mean, rows, made.mean), covariance
 
