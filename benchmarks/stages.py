@@ -55,7 +55,7 @@ STAGES = {
         "pipeline.frame_path:Pipeline._recalibrated_classes",
     ),
     "track": ("pipeline.frame_path:Pipeline._track",),
-    "answer": ("pipeline.frame_path:Pipeline.answer",),
+    "answer": ("pipeline.frame_path:Pipeline.answer_all",),
     "encode": ("service.handlers:encode_process_response",),
     "remember": ("pipeline.frame_path:Pipeline.remember_answered",),
     "labels": (
