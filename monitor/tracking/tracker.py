@@ -277,7 +277,7 @@ def _brought_forward(
         return tracks, innovations
     state, covariance = tracks.state, tracks.covariance
     # Predicted in the axes of the last frame, in which the velocity is given; then moved.
-    state, covariance = predict(state, covariance, *motion.step(seconds))
+    state, covariance = predict(state, covariance, motion, seconds)
     motion.space.wrap(state)
     if seen.ego is not None:
         travelled = relative_motion(before.pose, seen.ego, seconds)
