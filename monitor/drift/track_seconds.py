@@ -115,9 +115,9 @@ class TrackSeconds:
         Rows of no known track are not taken. Frames without rows tell the time as well.
         How rows are cut into calls changes nothing, unless there are more than most_open tracks.
 
-        returns  seconds by source, time and key; and (n,) the seconds between each row and the
-                 last one of its track, or of its source where the track is new; NaN where neither
-                 is known, or the row comes late
+        returns  seconds by source, time, slice and key; and (n,) the seconds between each row and
+                 the last one of its track, or of its source where the track is new; NaN where
+                 neither is known, or the row comes late
         """
         arrivals = self.times.take(rows.source, rows.stamp_ns)
         apart = np.full(rows.n, np.nan)
@@ -276,7 +276,7 @@ class TrackSeconds:
             correlation.put(history, track[at], now)
         self._history = correlation.replaced(self._history, place[there], history)
         # Turns of one source ascend with time, even where it is set back.
-        return over.take(np.lexsort((over["key"], over["turn"], over["source"])))
+        return over.take(np.lexsort([over[name] for name in ("key", "slice", "turn", "source")]))
 
     def _gone_on(self, history: Records, second: Records) -> tuple[Records, Records]:
         """Returns seconds with what was before them in their tracks, and the histories after."""
