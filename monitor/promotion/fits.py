@@ -201,8 +201,9 @@ class Reservoir:
         """Adds tracks; in each slice the oldest make room."""
         for track in tracks:
             self._kept[track.slice].append(track)
-            self._came[track.slice] += 1
-            self.keep_newest(track.slice, self.settings.most_tracks)
+        for slice, count in Counter([track.slice for track in tracks]).items():
+            self._came[slice] += count
+            self.keep_newest(slice, self.settings.most_tracks)
 
     def slices(self) -> tuple[int, ...]:
         """Lists the indices of slices with tracks, ascending."""

@@ -330,7 +330,7 @@ class Register:
         returns       the decisions, and the tracks after those that decided: to be taken again once
                       the decisions are carried out
         """
-        for i in range(0, len(tracks), _AT_ONCE):
+        for i in range(0, len(tracks) if self._asks(chain, champion_now()) else 0, _AT_ONCE):
             some, rest = tracks[i : i + _AT_ONCE], list(tracks[i + _AT_ONCE :])
             decisions: list[Decision] = []
             for say in (self._guarded, self._tried, self._followed):
@@ -348,6 +348,11 @@ class Register:
                     for one in decisions
                 ], rest
         return [], []
+
+    def _asks(self, chain: Chain, champion: AnyMethod) -> bool:
+        """Says whether tracks of a slice may decide anything."""
+        waiting = self.befores, self.guards, self.on_trial
+        return isinstance(champion, AdaptiveScaling) or any(chain[0] in one for one in waiting)
 
     def _guarded(
         self, chain: Chain, champion: AnyMethod, tracks: Sequence[AnyTrack]
