@@ -13,7 +13,7 @@ from monitor.matching.objects import INLINE, LabelRecord
 from monitor.store.entries import Entry, FrameEntry, Kept, LabelEntry, bodies_of
 from monitor.store.journal import LedgerReader
 from monitor.store.ledger import LedgerWriter
-from monitor.store.ledger_tables import FILE, NEVER
+from monitor.store.ledger.schema import FILE, NEVER
 
 SPACE = Space((Dimension("x"),))
 

@@ -43,9 +43,9 @@ from monitor.store.files import (
     failures,
     mark_of,
 )
-from monitor.store.frame_files import folder_of, read_part
 from monitor.store.ledger import LedgerWriter, Opened
-from monitor.store.ledger_tables import COLUMNS, FILE, NEVER, REPLAYED, Row
+from monitor.store.ledger.frame_files import folder_of, read_part
+from monitor.store.ledger.schema import COLUMNS, FILE, NEVER, REPLAYED, Row
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ _GATHER = 0.05  # s that frames gather before they are written together, while n
 _RETRY = 1.0  # s after a write that failed, while no caller waits
 _SYNC = 5.0  # s after which frames are synced, whether labels have come or not
 _AT_ONCE = 256  # entries written at once where somebody waits
-_AT_EASE = 16  # likewise while none does: one write is short
+_AT_EASE = 64  # likewise while none does: the interpreter is not held for a millisecond
 _MOST_LOST = 65536  # of the latest entries that are never written, the numbers are known
 
 # After a write the thread rests so many times the processor time that it took, unless somebody
@@ -417,7 +417,7 @@ class Journal:
 
     @property
     def bytes(self) -> int:
-        """Returns the bytes on the disk, as of the last commit."""
+        """Returns the bytes on the disk, about."""
         return self._writer.bytes
 
     @property

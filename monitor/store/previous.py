@@ -31,7 +31,7 @@ from monitor.store.files import (
     sync_path,
 )
 from monitor.store.ledger import LedgerWriter
-from monitor.store.ledger_tables import FILE
+from monitor.store.ledger.schema import FILE
 from monitor.store.state import Contents, StateFile
 from monitor.v1 import statistics_state_pb2 as pb
 

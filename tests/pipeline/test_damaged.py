@@ -22,7 +22,7 @@ from monitor.pipeline.truth import Search
 from monitor.sidecar import Sidecar
 from monitor.statistics.observations import finished
 from monitor.store.ledger import GonePartition, Opened
-from monitor.store.ledger_tables import NEVER
+from monitor.store.ledger.schema import NEVER
 from tests.ledger_oracle import HEADERS, Came, Message, Named, detections_of
 from tests.piped import account_of, fateless, opened, pipeline_of
 from tests.states import assert_same_state

@@ -20,7 +20,7 @@ from monitor.store.entries import MOST_LABEL_BYTES, Entry, bodies_of
 from monitor.store.files import Claim
 from monitor.store.journal import Journal
 from monitor.store.ledger import LedgerWriter
-from monitor.store.ledger_tables import FILE, NEVER
+from monitor.store.ledger.schema import FILE, NEVER
 from tests.journalled import all_told, frame, labels, labels_alone, told
 
 PATIENCE = 30.0  # s

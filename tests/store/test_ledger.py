@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import random
+import shutil
 import sqlite3
 import stat
 from collections.abc import Callable, Iterator
@@ -19,9 +20,9 @@ from hypothesis import strategies as st
 from monitor.store.entries import Entry, Key, LabelEntry, size_of
 from monitor.store.files import LedgerFailed, UnusableFile
 from monitor.store.journal import LedgerReader
-from monitor.store.frame_files import folder_of, read_part
 from monitor.store.ledger import LedgerWriter
-from monitor.store.ledger_tables import FILE, NEVER
+from monitor.store.ledger.frame_files import folder_of, read_part
+from monitor.store.ledger.schema import FILE, NEVER
 from monitor.store.previous import PreviousPaths, take_over
 from tests.journalled import (
     all_told,
@@ -328,6 +329,7 @@ def test_what_a_commit_that_failed_has_left_is_written_over(path, monkeypatch):
         commit(one, ENTRIES[3:6], durable=True)
         commit(one, ENTRIES[6:], durable=True)
         assert all_told(replayed(path)) == all_told(ENTRIES)
+        tidied(one)
         assert one.bytes == used(path)
 
 
@@ -448,6 +450,20 @@ def test_a_file_that_is_removed_while_it_runs_is_begun_again(path):
         assert (gone(one), sequences(path)) == ([(2, "vanished")], [33])
 
 
+def test_frames_are_written_on_though_somebody_removes_their_file(path):
+    with opened(path) as one:
+        commit(one, [frame(1, 2)], durable=True)
+        (there,) = folder_of(path / FILE).iterdir()
+        there.unlink()
+        commit(one, [frame(2, 2)], durable=True)
+        shutil.rmtree(folder_of(path / FILE))
+        commit(one, [frame(3, 2)], durable=True)
+        reader = LedgerReader(path / FILE)
+        assert [entry.sequence for entry in reader.after(0)] == [3]
+        assert list(reader.damaged) == [1, 2]
+        reader.close()
+
+
 def test_a_link_in_place_of_the_file_is_not_followed(tmp_path, path):
     path.mkdir()
     (tmp_path / "elsewhere").write_bytes(b"")
@@ -463,7 +479,7 @@ def full(monkeypatch):
     limit, write = [False], os.pwritev
 
     def limited(descriptor, pieces, at):
-        folder = Path(os.readlink(f"/proc/self/fd/{descriptor}")).parent
+        folder = Path(f"/proc/self/fd/{descriptor}").readlink().parent
         room = 300_000 - sum(one.stat().st_size for one in folder.iterdir())
         if not limit[0] or size_of(pieces) < room:
             return write(descriptor, pieces, at)

@@ -1,7 +1,6 @@
 """Tables of the ledger's database, and the statements that read and change them.
 
-What the columns mean is in `entries.py` (`Key`); who runs which statement, in `ledger.py` and
-`journal.py`.
+What the columns of an entry mean is said in `store/entries.py` (`Key`).
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ knows; what the bytes mean is not known here.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 from collections.abc import Iterable, Sequence
@@ -26,6 +27,9 @@ def folder_of(database: Path) -> Path:
     return beside(database, ".frames")
 
 
+log = logging.getLogger(__name__)
+
+
 @dataclass(slots=True)
 class FrameFile:
     """One of them.
@@ -42,18 +46,19 @@ class FrameFile:
 
 @dataclass(slots=True)
 class FrameFiles:
-    """Writes them; one thread calls."""
+    """Writes them; one thread calls.
+
+    bytes  of all files
+    """
 
     folder: Path
+    bytes: int = 0
     _files: dict[int, FrameFile] = field(default_factory=dict)
     # The file that a partition's next frames go to; those of earlier runs are not written to.
     _filling: dict[int, FrameFile] = field(default_factory=dict)
     _unsynced: set[int] = field(default_factory=set)
-
-    @property
-    def bytes(self) -> int:
-        """Counts the bytes of all files."""
-        return sum(one.size for one in self._files.values())
+    # The number and the descriptor of the file that was written last: a name costs more than 64 kB.
+    _open: tuple[int, int] | None = None
 
     def take_in(self, known: Iterable[tuple[int, int]]) -> dict[int, int]:
         """Takes in the files that the database knows, by number and partition; others go.
@@ -64,8 +69,10 @@ class FrameFiles:
             number: FrameFile(number, partition, size_on_disk(self._path(number)), known=True)
             for number, partition in known
         }
+        self.bytes = sum(one.size for one in self._files.values())
         self._filling.clear()
         self._unsynced.clear()
+        self.close()
         with contextlib.suppress(OSError):
             for path in self.folder.iterdir():
                 if not path.name.isdigit() or int(path.name) not in self._files:
@@ -84,26 +91,34 @@ class FrameFiles:
     def write(self, file: FrameFile, pieces: Sequence[Piece]) -> None:
         """Puts pieces behind what the database knows of. Raises OSError."""
         self._unsynced.add(file.number)
+        descriptor, at = self._opened(file.number), file.size
+        for begin in range(0, len(pieces), _AT_ONCE):
+            some = pieces[begin : begin + _AT_ONCE]
+            done, wanted = os.pwritev(descriptor, some, at), size_of(some)
+            if done < wanted:  # the error that stopped it comes with the rest
+                rest = b"".join(some)
+                while done < wanted:
+                    done += os.pwrite(descriptor, rest[done:], at + done)
+            at += wanted
+
+    def _opened(self, number: int) -> int:
+        """Returns the descriptor of a file, which is begun where it is not there."""
+        if self._open is not None and self._open[0] == number:
+            if os.fstat(self._open[1]).st_nlink:
+                return self._open[1]
+            log.warning("pending: %s was removed: frames in it are lost", self._path(number))
+        self.close()
         if not self.folder.is_dir():
             self.folder.mkdir(mode=0o700)
             sync_path(self.folder.parent)
-        descriptor = private(str(self._path(file.number)), os.O_WRONLY | os.O_CREAT)
-        try:
-            at = file.size
-            for begin in range(0, len(pieces), _AT_ONCE):
-                some = pieces[begin : begin + _AT_ONCE]
-                done, wanted = os.pwritev(descriptor, some, at), size_of(some)
-                if done < wanted:  # the error that stopped it comes with the rest
-                    rest = b"".join(some)
-                    while done < wanted:
-                        done += os.pwrite(descriptor, rest[done:], at + done)
-                at += wanted
-        finally:
-            os.close(descriptor)
+        descriptor = private(str(self._path(number)), os.O_WRONLY | os.O_CREAT)
+        self._open = number, descriptor
+        return descriptor
 
     def written(self, file: FrameFile, size: int) -> None:
         """Notes that the database knows of so many bytes more."""
         file.size += size
+        self.bytes += size
         file.known = True
 
     def sync(self) -> None:
@@ -118,14 +133,23 @@ class FrameFiles:
     def drop(self, partition: int) -> None:
         """Removes the files of a partition that the database does not know any more."""
         self._filling.pop(partition, None)
+        self.close()
         for number in [one.number for one in self._files.values() if one.partition == partition]:
-            del self._files[number]
+            self.bytes -= self._files.pop(number).size
             self._unsynced.discard(number)
             with contextlib.suppress(OSError):  # else at the next start
                 self._path(number).unlink()
 
+    def close(self) -> None:
+        """Closes the file that is open; it is opened again when it is written to."""
+        if self._open is not None:
+            os.close(self._open[1])
+            self._open = None
+
     def forget(self) -> None:
         """Takes all files for gone."""
+        self.close()
+        self.bytes = 0
         for known in (self._files, self._filling, self._unsynced):
             known.clear()
 

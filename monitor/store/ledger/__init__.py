@@ -1,8 +1,8 @@
 """The ledger on disk: one SQLite database of entries, with a budget and an age at which they go.
 
 SQLite does not check what it reads, so each entry has a CRC-32. The bytes of frames are in files of
-their own (`frame_files.py`). What the bytes of an entry mean is known in `entries.py` alone, and
-which thread does what in `journal.py`.
+their own. What the bytes of an entry mean is known in `store/entries.py` alone, and which thread
+does what in `store/journal.py`.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from monitor.store.files import (
     size_of,
     sync_path,
 )
-from monitor.store.frame_files import (
+from monitor.store.ledger.frame_files import (
     FrameFile,
     FrameFiles,
     folder_of,
     set_files_aside,
     size_on_disk,
 )
-from monitor.store.ledger_tables import (
+from monitor.store.ledger.schema import (
     APPLICATION,
     FILES,
     FORMAT,
@@ -63,6 +63,9 @@ from monitor.store.ledger_tables import (
 )
 
 log = logging.getLogger(__name__)
+
+# Commits of frames alone after which the size of the database is looked at.
+_COUNTED = 16
 
 # A body is read together with its blob; what is deleted is deleted in portions, and so is what the
 # disk gets back: the writer is never busy for long.
@@ -157,7 +160,6 @@ class LedgerWriter:
     now          partition that event time is in; None: that of the latest entry
     in_files     whether bodies of frames go to files of their own
     told         last entry by the time that others knew of a partition that went
-    bytes        on the disk, as of the last commit
     refused      files that were set aside
     """
 
@@ -171,7 +173,6 @@ class LedgerWriter:
     now: int | None = None
     in_files: bool = True
     told: dict[int, int] = field(default_factory=dict)
-    bytes: int = 0
     refused: int = 0
     partitions: dict[int, Partition] = field(default_factory=dict)
     dropped: deque[GonePartition] = field(default_factory=deque)
@@ -191,8 +192,11 @@ class LedgerWriter:
     _durable: bool | None = None
     # Whether rows were deleted: there may be something to give back to the disk.
     _freed: bool = True
+    # On the disk when that was counted last, and how many commits ago that was.
     _wal_bytes: int = 0
+    _other_bytes: int = 0
     _aside_bytes: int = 0
+    _commits: int = 0
     # Whether a partition was dropped for a full disk, and there was no room all the same.
     _in_vain: bool = False
 
@@ -217,7 +221,7 @@ class LedgerWriter:
             # A disk that takes nothing has all the same what is to be done again.
             failed, rows = str(error), self._read_alone(error)
         self._count_aside()
-        self.bytes = self._counted()
+        self._count()
         frames = ((row[1], unsigned(row[2]), row[3], row[4]) for row in reversed(rows))
         there, gone = frozenset(self.partitions), self._gone
         self.told = dict.fromkeys(gone, self._last)
@@ -238,6 +242,7 @@ class LedgerWriter:
         """Returns the connection to the file that is there, which is begun where there is none."""
         if self.mark is not None and mark_of(self.path) != self.mark:
             self._forget("vanished", f"{self.path} is gone: somebody has removed it.")
+            shutil.rmtree(folder_of(self.path), ignore_errors=True)
         if self._connection is not None:
             return self._connection
         with failures(self.path):
@@ -386,6 +391,7 @@ class LedgerWriter:
 
     def disconnect(self) -> None:
         """Closes the database."""
+        self._files.close()
         connection, self._connection = self._connection, None
         if connection is not None:
             with contextlib.suppress(sqlite3.Error):
@@ -419,7 +425,6 @@ class LedgerWriter:
                 if not error.full or self._in_vain or not self._make_room(bodies):
                     raise
         self._in_vain = False
-        self.bytes = self._counted()
         return lost
 
     def write(self, bodies: Bodies, durable: bool) -> set[int]:
@@ -463,13 +468,17 @@ class LedgerWriter:
                 for one in stretches:
                     if one.file is not None:
                         self._files.written(one.file, one.size)
-                if mark_of(self.path) != self.mark:
+                if durable and mark_of(self.path) != self.mark:
                     raise FileNotFoundError(errno.ENOENT, "it was removed while it was written")
             for row in rows:
                 there = self.partitions.setdefault(row[1], Partition())
                 there.last = max(there.last, row[0])
+            grown = sum(len(row[2] or b"") for row in blobs)
             for _, number, body in blobs:
                 self.partitions[number].bytes += len(body or b"")
+            self._commits += 1
+            if grown or self._commits >= _COUNTED:
+                self._count()
             self._last = max([self._last, *(row[0] for row in rows)])
             if durable and not rows and self._unsynced:
                 # Such a commit syncs nothing: what is in the WAL, which no lock of SQLite is on.
@@ -635,7 +644,7 @@ class LedgerWriter:
             if self._wal_is_long:
                 run("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         self._freed = False
-        self.bytes = self._counted()
+        self._count()
         return False
 
     def _pages(self) -> tuple[int, int]:
@@ -653,10 +662,16 @@ class LedgerWriter:
         ours = max(0, (pages - free) * self._page - dying) + size_of(self.path, "-wal")
         return ours + self._files.bytes + self._aside_bytes
 
-    def _counted(self) -> int:
+    @property
+    def bytes(self) -> int:
+        """Returns the bytes on the disk; what the database has grown by lately may be missing."""
+        return self._wal_bytes + self._other_bytes + self._files.bytes + self._aside_bytes
+
+    def _count(self) -> None:
+        """Asks the system for sizes, which costs more than to write a row."""
         self._wal_bytes = size_of(self.path, "-wal")
-        beside = self._wal_bytes + self._files.bytes + self._aside_bytes
-        return size_of(self.path, "", "-shm") + beside
+        self._other_bytes = size_of(self.path, "", "-shm")
+        self._commits = 0
 
     def _count_aside(self) -> None:
         self._aside_bytes = sum(
