@@ -88,14 +88,17 @@ class Running:
 
 
 @contextlib.contextmanager
-def serving(folder: Path, config: str, *, echo: bool = False) -> Iterator[Running]:
+def serving(
+    folder: Path, config: str, *, echo: bool = False, command: Sequence[str] = ("-m", "monitor")
+) -> Iterator[Running]:
     """Runs a sidecar in a folder; it is told to stop at the end of the block.
 
-    echo  a server instead that sends back what it gets: the cost of gRPC and the machine alone
+    echo     a server instead that sends back what it gets: the cost of gRPC and the machine alone
+    command  options of Python that run the command line
     """
     settings, log = folder / "sidecar.toml", folder / "stderr.txt"
     settings.write_text(config, encoding="utf-8")
-    command = [sys.executable, "-m", "monitor", "serve", "--config", str(settings)]
+    command = [sys.executable, *command, "serve", "--config", str(settings)]
     command += ["--grpc-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0"]
     if echo:
         command = [sys.executable, "-m", "benchmarks.loads"]
