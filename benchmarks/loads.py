@@ -90,17 +90,22 @@ class Running:
 
 @contextlib.contextmanager
 def serving(
-    folder: Path, config: str, *, echo: bool = False, module: str = "monitor", tree: Path = ROOT
+    folder: Path,
+    config: str,
+    *,
+    echo: bool = False,
+    command: Sequence[str] = ("-m", "monitor"),
+    tree: Path = ROOT,
 ) -> Iterator[Running]:
     """Runs a sidecar in a folder; it is told to stop at the end of the block.
 
-    echo    a server instead that sends back what it gets: the cost of gRPC and the machine alone
-    module  that runs the sidecar
-    tree    that the sidecar's code is in: another one is that of another version
+    echo     a server instead that sends back what it gets: the cost of gRPC and the machine alone
+    command  options of Python that run the command line
+    tree     that the sidecar's code is in: another one is that of another version
     """
     settings, log = folder / "sidecar.toml", folder / "stderr.txt"
     settings.write_text(config, encoding="utf-8")
-    command = [sys.executable, "-m", module, "serve", "--config", str(settings)]
+    command = [sys.executable, *command, "serve", "--config", str(settings)]
     command += ["--grpc-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0"]
     if echo:
         command = [sys.executable, "-m", "benchmarks.loads"]

@@ -42,6 +42,7 @@ folder = "state"
 [tracker]
 kind = "{}"
 """
+RUN = ("-m", "benchmarks.stages")
 TOLD = "stages.json"
 FRAME = "frame"  # a name in the counts, beside the stages
 
@@ -262,11 +263,10 @@ def main() -> None:
                 found = []
                 for echo in (True, False):
                     folder = tempfile.TemporaryDirectory()
-                    module = "benchmarks.loads" if echo else "benchmarks.stages"
                     config = CONFIG.format(options.tracker)
                     with (
                         folder as name,
-                        serving(Path(name), config, echo=echo, module=module) as server,
+                        serving(Path(name), config, echo=echo, command=RUN) as server,
                     ):
                         case = server, k, n, share, options.seconds, not echo
                         found.append(asyncio.run(measured(*case)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 
 import grpc
@@ -176,9 +175,6 @@ class Server:
         self._grpc = server
         self._reloading = asyncio.create_task(self._keep_credentials())
         self.service.pipeline.events.announce(Health(True, "serving"))
-        # What exists now stays; the collector need not look at it again.
-        gc.collect()
-        gc.freeze()
 
     async def _keep_credentials(self) -> None:
         """Makes changed files active soon after; no stream ends."""
