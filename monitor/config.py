@@ -35,7 +35,7 @@ from pydantic import (
 )
 
 from monitor.drift.evidence import DriftSettings, Unit
-from monitor.frames.slices import RangeBuckets, SliceBy
+from monitor.frames.slices import RangeBuckets
 from monitor.frames.space import (
     MOST_CLASSES,
     MOST_DIMENSIONS,
@@ -43,7 +43,7 @@ from monitor.frames.space import (
     MOST_SLICES,
     MOST_WINDOWS,
 )
-from monitor.matching.distances import DistanceKind
+from monitor.frames.words import DistanceKind, LogLevel, MeasurementNoise, Mode, Objective, SliceBy
 from monitor.promotion.records import (
     FitSettings,
     PolicySettings,
@@ -54,12 +54,7 @@ from monitor.promotion.records import (
 )
 from monitor.recalibration.mean_correction import refuses
 from monitor.recalibration.recalibrator import Identity
-from monitor.recalibration.scaling import (
-    AdaptiveScaling,
-    CovarianceScaling,
-    Objective,
-    VarianceScaling,
-)
+from monitor.recalibration.scaling import AdaptiveScaling, CovarianceScaling, VarianceScaling
 from monitor.recalibration.selection import CLASS_METHODS, ESTIMATING, METHODS
 from monitor.statistics.bins import (
     LOWEST,
@@ -70,13 +65,7 @@ from monitor.statistics.bins import (
     LogBins,
 )
 from monitor.statistics.windows import Windows
-from monitor.tracking.motion import (
-    UPRIGHT,
-    Association,
-    DimensionNoise,
-    MeasurementNoise,
-    TrackerSettings,
-)
+from monitor.tracking.motion import UPRIGHT, Association, DimensionNoise, TrackerSettings
 
 SHORTEST, LONGEST = 16, 4096  # characters of a token
 MOST_TOKENS = 16  # in one file
@@ -511,15 +500,6 @@ class DriftConfig(Section):
         )
 
 
-class LogLevel(StrEnum):
-    """The least weight of a line that is written."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-
-
 class LogFormat(StrEnum):
     """The form of a line."""
 
@@ -614,13 +594,6 @@ class PendingConfig(Section):
 
 
 Level = Annotated[float, Field(gt=0, lt=1)]
-
-
-class Mode(StrEnum):
-    """The estimates that are forwarded."""
-
-    APPLY = "apply"  # what the promoted recalibrator makes of the estimate
-    OBSERVE = "observe"  # the raw estimate, with the recalibrated one beside it
 
 
 class ServerConfig(Section):

@@ -25,7 +25,7 @@ FLOORS = {
     "wire": 4, "store": 4, "config": 4,
     "pipeline": 5, "fleet": 5,
     "service": 6, "client": 6,
-    "sidecar": 7,
+    "sidecar": 7, "options": 7,
     "commands": 8,
     "cli": 9,
     "__main__": 10,

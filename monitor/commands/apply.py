@@ -12,9 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from monitor.commands.options import add_json, add_value, confidence_levels, output_file, tell
+from monitor.commands.output import output_file, tell
 from monitor.commands.recordings import (
-    add_selection,
     as_stated,
     chains_of,
     estimates_of,
@@ -460,38 +459,8 @@ def recalibrate_classes(selection: ClassSelection, recording: ClassRecording) ->
     )
 
 
-EXAMPLE = """examples:
-  calibration-monitor apply scaling.json drive.npz --rows 5000: --output recalibrated.npz
-  calibration-monitor apply beta.json drive.npz --tau 0.05,0.5,0.95 --output quantiles.npz"""
-
 # Options of the verb that mean something to Gaussians only, by destination.
 _OF_GAUSSIANS = ("quantiles", "tau")
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the verb."""
-    parser.add_argument("model", metavar="MODEL", help="recalibrator, from fit")
-    parser.add_argument("file", metavar="FILE", help=".npz, .csv or .csv.gz; truth is not needed")
-    add_selection(parser)
-    parser.add_argument(
-        "--output",
-        metavar="F",
-        required=True,
-        help=".csv or .csv.gz: the columns of the file, with new Gaussians; .npz: arrays (mean, "
-        "var or cov, gt; of class probabilities prob and label; what else is known of each row)",
-    )
-    parser.add_argument(
-        "--quantiles",
-        action="store_true",
-        default=None,
-        help="write quantiles [N,K,T] at levels tau [T] also where they are those of Gaussians",
-    )
-    parser.add_argument(
-        "--again", action="store_true", help="correct a file that was recalibrated before once more"
-    )
-    text = "write quantiles at these levels (default 0.05,0.1,…,0.95)"
-    add_value(parser, "--tau", "T,T", text, confidence_levels)
-    add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -544,7 +513,7 @@ def _apply_to_gaussians(selection: Selection, options: argparse.Namespace) -> tu
             version, kind = selection.version, options.format
             write_columns(path, source, names, made.recording, rejected, version, kind)
         return made.usable.size, [*_filled(made), *_output(made), *_rejected(rejected)]
-    tau = TAU if options.tau is None else options.tau
+    tau = TAU if options.tau is None else np.array(options.tau)
     asked = asked or made.output not in _GAUSSIANS
     quantiles = made.quantiles(tau) if asked else None
     with output_file(Path(options.output)) as path:

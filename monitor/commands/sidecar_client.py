@@ -25,7 +25,6 @@ from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health, health_pb2
 
 from monitor.client import PLAIN, Access
-from monitor.commands.options import add_value
 from monitor.drift.alarms import Alarm, AlarmChange, SliceStanding, StageStanding
 from monitor.frames.frame import Header
 from monitor.frames.status import Status
@@ -61,23 +60,6 @@ class SidecarRefused(ValueError):
     def __init__(self, words: str, code: grpc.StatusCode = grpc.StatusCode.UNKNOWN) -> None:
         super().__init__(words)
         self.code = code
-
-
-def add_sidecar(parser: argparse.ArgumentParser) -> None:
-    """Adds the option that names the sidecar, and those of add_access()."""
-    text = "of the sidecar (default 127.0.0.1:50051)"
-    add_value(parser, "--address", "H:P", text, default="127.0.0.1:50051")
-    add_access(parser)
-
-
-def add_access(parser: argparse.ArgumentParser) -> None:
-    """Adds options for the files that a sidecar with a [security] section asks for."""
-    files = parser.add_argument_group("access", "where the sidecar has a [security] section")
-    text = "that the certificate of the sidecar must be of (default: plain text)"
-    add_value(files, "--certificate-authority", "PEM", text, default="")
-    files.add_argument("--certificate", metavar="PEM", default="", help="of this client")
-    files.add_argument("--key", metavar="PEM", default="", help="of that certificate")
-    add_value(files, "--token-file", "F", "whose first line is our bearer token", default="")
 
 
 def access_of(options: argparse.Namespace) -> Access:

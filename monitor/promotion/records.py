@@ -11,9 +11,9 @@ from enum import StrEnum
 
 from monitor.frames.marks import Count, CountFrom1, MaybeNan, Nanoseconds, Positive
 from monitor.frames.slices import CLASS_PROBABILITIES, RangeBuckets, is_bare_chain
+from monitor.frames.words import Objective
 from monitor.recalibration.class_probabilities import ClassIdentity
 from monitor.recalibration.recalibrator import Document, Identity, Recalibrator
-from monitor.recalibration.scaling import Objective
 from monitor.recalibration.selection import IDENTITY, AnyMethod, AnySelection, Chain, Selection
 
 

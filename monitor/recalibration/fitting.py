@@ -13,14 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from monitor.frames.slices import LEVELS, RangeBuckets, SliceBy, chain_of
+from monitor.frames.slices import LEVELS, RangeBuckets, chain_of
 from monitor.frames.space import IntArray
+from monitor.frames.words import Axes, FullInput, Objective, SliceBy
 from monitor.recalibration import binned, class_probabilities, class_scaling, quantiles, scaling
 from monitor.recalibration.class_probabilities import ClassIdentity, ClassRecalibrator, ClassRows
 from monitor.recalibration.estimated import regression, residual
-from monitor.recalibration.estimated.covariates import Axes
 from monitor.recalibration.fit_rows import Evidence, FitRows, unlike
 from monitor.recalibration.mean_correction import fit_offset, less_offset, parts_of, with_offset
+from monitor.recalibration.methods import TIME_CONSTANT_S
 from monitor.recalibration.processes import beta, beta_fit, cauchy, normal
 from monitor.recalibration.recalibrator import (
     Basis,
@@ -30,7 +31,7 @@ from monitor.recalibration.recalibrator import (
     Recalibrator,
     UnfitData,
 )
-from monitor.recalibration.scaling import TIME_CONSTANT_S, Clamp, FullInput, Objective, Prior
+from monitor.recalibration.scaling import Clamp, Prior
 from monitor.recalibration.selection import Chain, Selection
 
 # The name of the widest fit, of all rows, where another leans on it.

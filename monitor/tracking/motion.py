@@ -22,6 +22,7 @@ import numpy as np
 
 from monitor.frames.frame import EgoMotion, Pose, Twist
 from monitor.frames.space import Dimension, DimensionKind, FloatArray, IntArray, Space
+from monitor.frames.words import MeasurementNoise
 
 # Share of a variance that rounding may take from it, after a few sums of products.
 _ROUNDING = 1e-14
@@ -36,13 +37,6 @@ class Association(StrEnum):
 
     OWN = "own"  # our gates and assignment
     UPSTREAM = "upstream"  # the detection's upstream_track_id; without one, our gates
-
-
-class MeasurementNoise(StrEnum):
-    """The source of R, the measurement noise of a detection."""
-
-    DETECTION = "detection"  # the covariance that is forwarded
-    UNIT = "unit"  # the identity, as trackers use that are left at their defaults
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from monitor.frames.slices import SliceBy
+from monitor.frames.words import SliceBy
 from monitor.recalibration.fit_rows import FitRows, effect_on_mean, effect_on_mean_square
 from monitor.recalibration.fitting import (
     WHOLE,

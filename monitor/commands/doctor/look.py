@@ -29,6 +29,7 @@ from monitor.commands.sidecar_client import Client, SidecarRefused, SidecarUnava
 from monitor.config import Config, InvalidConfiguration, is_loopback, load
 from monitor.drift.alarms import SliceStanding
 from monitor.frames.status import Status, StreamStatus
+from monitor.options.sidecars import MOST_SECONDS
 
 _PREFIX = "calibration_"
 
@@ -264,7 +265,7 @@ _ALWAYS = "calibration_frames_total"
 PATIENCE = 3.0
 
 # Seconds between the looks, where none are given: the metrics are asked for until they are new.
-LEAST_SECONDS, MOST_SECONDS = 0.5, 5.0
+LEAST_SECONDS = 0.5
 _POLL_SECONDS = 0.1
 
 _NO_HOST = ("resolving", "lookup", "No route", "unreachable", "not known")

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 from monitor import __version__
 from monitor.commands.merge import write_state
-from monitor.commands.options import plain, write_output
+from monitor.commands.output import plain, write_output
 from monitor.commands.pages.report_page import Slice, file_hash
 from monitor.commands.report.live import Seen, alarms_of, slices_of
 from monitor.config import InvalidConfiguration, load
