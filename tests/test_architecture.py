@@ -30,7 +30,7 @@ FLOORS = {
     "cli": 9,
     "__main__": 10,
 }  # fmt: skip
-SAME_FLOOR = {("promotion", "recalibration")}
+SAME_FLOOR = {("promotion", "recalibration"), ("config", "wire")}
 PURE = {room for room, floor in FLOORS.items() if floor in (1, 2, 3)}
 PURE_LIBRARIES = frozenset(
     {"__future__", "abc", "collections", "dataclasses", "enum", "filterpy", "functools", "hashlib"}

@@ -14,12 +14,11 @@ import math
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from monitor.commands.output import finite, plain, shown, table, tell
-from monitor.commands.sending import RecordedSequence
 from monitor.commands.sidecar_client import (
     Client,
     DriftStandings,
@@ -44,7 +43,10 @@ from monitor.drift.alarms import (
     power_of_ten,
     size_of_error,
 )
-from monitor.drift.bets import Stage
+from monitor.drift.charts import Stage
+
+if TYPE_CHECKING:
+    from monitor.commands.sending import RecordedSequence
 
 NOTHING_WATCHED = (
     "no slice is watched: no truth has come yet, or the sidecar was started with [drift] watch = "

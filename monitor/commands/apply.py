@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from monitor.commands.output import output_file, tell
+from monitor.commands.output import output_file, tell, to_standard_error
 from monitor.commands.recordings import (
     as_stated,
     chains_of,
@@ -20,11 +20,10 @@ from monitor.commands.recordings import (
     read_selected,
     refuse_options_of_gaussians,
     sound_rows,
-    to_standard_error,
 )
 from monitor.frames.classes import are_probabilities
 from monitor.frames.detections import Estimates
-from monitor.frames.slices import NO_COVARIANCE
+from monitor.frames.slices import NO_COVARIANCE, Chain
 from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
 from monitor.recalibration.class_probabilities import from_logits, from_probabilities
 from monitor.recalibration.processes.cauchy import GpCauchy
@@ -37,7 +36,7 @@ from monitor.recalibration.recalibrator import (
     weakest,
 )
 from monitor.recalibration.rejection import normalised_entropy
-from monitor.recalibration.selection import AnySelection, Chain, ClassSelection, Selection
+from monitor.recalibration.selection import AnySelection, ClassSelection, Selection
 from monitor.statistics.exact_engine import OwnDistributions, generalised_deviation
 from monitor.statistics.measures import TAU, Marginals
 from monitor.store.class_recordings import ClassRecording, read_class_recording, write_classes

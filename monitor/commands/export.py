@@ -6,6 +6,7 @@ import argparse
 
 from monitor.commands.merge import write_and_show
 from monitor.commands.sidecar_client import Client, access_of, ask
+from monitor.store.statistics_state import decode
 
 
 def run(options: argparse.Namespace) -> int:
@@ -14,5 +15,5 @@ def run(options: argparse.Namespace) -> int:
     Raises SidecarUnavailable, SidecarRefused, IncompatibleStatistics, CannotWrite.
     """
     client = Client(options.address, access_of(options))
-    write_and_show(ask(client, Client.export_statistics), options)
+    write_and_show(decode(ask(client, Client.export_statistics)), options)
     return 0

@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from monitor.commands.output import output_file, tell, working
-from monitor.commands.recordings import to_standard_error
+from monitor.commands.output import output_file, tell, to_standard_error, working
 from monitor.fleet.merging import merged
 from monitor.store.files import write_body
 from monitor.store.statistics_state import StoredState, serialised

@@ -52,6 +52,11 @@ def tell(options: argparse.Namespace, content: object, text: str) -> None:
     print(said, file=sys.stderr if aside else sys.stdout)
 
 
+def to_standard_error(words: str) -> None:
+    """Says a line on standard error."""
+    print(shown(words), file=sys.stderr)
+
+
 def finite(value: float) -> float | None:
     """Puts None in place of what is no finite number."""
     return value if math.isfinite(value) else None

@@ -10,7 +10,6 @@ import json
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from monitor.commands.apply import document_of, read_any_model
 from monitor.commands.output import shown, table, tell, write_output
 from monitor.commands.sidecar_client import Client, access_of, ask
 from monitor.frames.slices import CLASS_PROBABILITIES
@@ -23,7 +22,7 @@ from monitor.promotion.records import (
     TrialState,
 )
 from monitor.store.column_names import some_of
-from monitor.wire.messages import Listing, Summary
+from monitor.wire.values import Listing, Summary
 
 # Names in one cell; the number of further ones is told.
 MOST_NAMES = 4
@@ -82,6 +81,9 @@ async def _promote(client: Client, options: argparse.Namespace) -> None:
     if options.file is None:
         change = await client.promote(options.actor, version=options.version)
     else:
+        # All methods and what checks their documents, which the other actions do without.
+        from monitor.commands.apply import document_of, read_any_model
+
         document = document_of(read_any_model(options.file))
         change = await client.promote(options.actor, document=document)
     _tell_swap(options, *change)

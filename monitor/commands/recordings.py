@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from monitor.commands.labels_apart import check_labels, label_columns, with_dimensions, with_labels
-from monitor.commands.output import reading, shown
+from monitor.commands.output import reading, to_standard_error
 from monitor.frames.cholesky import factorise
 from monitor.frames.detections import Estimates, Limits
-from monitor.frames.slices import NO_COVARIANCE, RangeBuckets, marked
+from monitor.frames.slices import NO_COVARIANCE, Chain, RangeBuckets, marked
 from monitor.frames.space import BoolArray, DimensionKind, FloatArray, IntArray, Space
 from monitor.frames.words import SliceBy
 from monitor.matching.distances import rotated_overlap, upright_overlap
@@ -31,7 +30,6 @@ from monitor.options.rows import (
 )
 from monitor.options.values import allow
 from monitor.recalibration.fitting import Parts
-from monitor.recalibration.selection import Chain
 from monitor.store.class_recordings import ClassRecording
 from monitor.store.column_names import offered, some_of
 from monitor.store.recordings import (
@@ -63,11 +61,6 @@ _LARGEST_DEVIATION = Limits().largest_deviation
 
 # Refused rows that a message lists for each reason.
 _FIRST_ROWS = 5
-
-
-def to_standard_error(words: str) -> None:
-    """Says a line on standard error."""
-    print(shown(words), file=sys.stderr)
 
 
 def read_selected(

@@ -22,9 +22,9 @@ from monitor.commands.output import table, tell, working, write_output
 from monitor.commands.recordings import numbered_tracks, read_selected, usable_truth
 from monitor.commands.sending import sequences
 from monitor.config import load
-from monitor.drift.bets import Stage
+from monitor.drift.charts import Origin, Stage
 from monitor.drift.evidence import DriftSettings
-from monitor.drift.reference import Origin, Reference
+from monitor.drift.reference import Reference
 from monitor.drift.track_seconds import TrackSeconds
 from monitor.drift.usual import (
     BLOCK_NS,

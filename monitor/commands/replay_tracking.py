@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from monitor.commands.output import finite
-from monitor.commands.recordings import to_standard_error
+from monitor.commands.output import finite, to_standard_error
 from monitor.commands.sending import RecordedSequence, TrackRecord
 from monitor.frames.space import DimensionKind, FloatArray
 from monitor.options.values import allow

@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 from monitor import __version__
-from monitor.config import Config, InvalidConfiguration, is_loopback, load, replaced, split_address
+from monitor.config import Config, InvalidConfiguration, load, replaced
 from monitor.fleet.uploads import store_of
 from monitor.pipeline.checkpoints import configured_folder
 from monitor.pipeline.recalibrators import Recalibrators, configured
@@ -26,6 +26,7 @@ from monitor.recalibration.selection import IDENTITY
 from monitor.service.log import Logs, standard_error, start_logging
 from monitor.service.security import ServerCertificates, Tokens
 from monitor.sidecar import Host, ServiceManager, Sidecar, serve
+from monitor.wire.access import is_loopback, split_address
 
 log = logging.getLogger(__name__)
 _STDIN = 0

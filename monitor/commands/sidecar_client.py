@@ -29,13 +29,11 @@ from monitor.drift.alarms import Alarm, AlarmChange, SliceStanding, StageStandin
 from monitor.frames.frame import Header
 from monitor.frames.status import Status
 from monitor.promotion.records import Record, SliceFitted
-from monitor.service.calls import ADMIN, MONITOR
-from monitor.store.statistics_state import StoredState, decode
-from monitor.v1 import event_pb2, status_pb2
+from monitor.v1 import event_pb2, statistics_state_pb2, status_pb2
 from monitor.v1 import perception_monitor_pb2 as monitor_pb
 from monitor.v1 import recalibrator_admin_pb2 as admin_pb
 from monitor.wire.client_messages import Unusable, encode_header, read_header_answer
-from monitor.wire.messages import Listing, Summary, value_of
+from monitor.wire.values import ADMIN, MONITOR, Listing, Summary, value_of
 
 # Seconds for a sidecar to answer at all.
 PATIENCE = 10.0
@@ -279,14 +277,11 @@ class Client:
                     change = value_of(AlarmChange, event.drift)
                     yield TimedAlarmChange(event.time.ToNanoseconds(), change)
 
-    async def export_statistics(self) -> StoredState:
-        """Takes all that the sidecar has counted.
-
-        Raises SidecarUnavailable, SidecarRefused, InvalidState, IncompatibleStatistics.
-        """
+    async def export_statistics(self) -> list[statistics_state_pb2.StatisticsState]:
+        """Takes all that the sidecar has counted, in parts that `store` decodes."""
         read = monitor_pb.ExportStatisticsResponse.FromString
         with self._told():
-            return decode([read(data).part async for data in self._stream("ExportStatistics")])
+            return [read(data).part async for data in self._stream("ExportStatistics")]
 
     async def status(self) -> Status:
         """Asks the sidecar what it is, and what it has seen since it started."""

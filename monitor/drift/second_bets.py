@@ -14,7 +14,7 @@ from functools import cache
 
 import numpy as np
 
-from monitor.drift.bets import CHARTS, CHARTS_OF, Aim, Direction, Stage
+from monitor.drift.bets import Aim
 from monitor.drift.channels import (
     BIASES,
     CORRELATIONS,
@@ -25,6 +25,7 @@ from monitor.drift.channels import (
     channels,
     degrees_of,
 )
+from monitor.drift.charts import CHARTS, CHARTS_OF, Direction, Stage
 from monitor.drift.correlation import Records, summed
 from monitor.drift.evidence import CHANNEL_OF, IS_OTHER_END, DriftSettings
 from monitor.drift.levels import (

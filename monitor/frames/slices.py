@@ -98,9 +98,11 @@ def is_total(name: str) -> bool:
     return name in (TOTAL, marked(TOTAL)) or name.startswith((f"{TOTAL} (", f"{marked(TOTAL)} ("))
 
 
-def chain_of(
-    stream: str, class_name: str, bucket: str, *, assumed: bool = False
-) -> tuple[str, ...]:
+# Names of the slice of a detection and of the wider ones it lies in, finest first.
+Chain = tuple[str, ...]
+
+
+def chain_of(stream: str, class_name: str, bucket: str, *, assumed: bool = False) -> Chain:
     """Names a slice and the wider ones that it lies in, in the order of LEVELS.
 
     For front, Car and <20: front/Car/<20, Car/<20, front/Car, Car, front/<20, <20, front.

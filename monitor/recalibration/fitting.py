@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from monitor.frames.slices import LEVELS, RangeBuckets, chain_of
+from monitor.frames.slices import LEVELS, Chain, RangeBuckets, chain_of
 from monitor.frames.space import IntArray
 from monitor.frames.words import Axes, FullInput, Objective, SliceBy
 from monitor.recalibration import binned, class_probabilities, class_scaling, quantiles, scaling
@@ -32,7 +32,7 @@ from monitor.recalibration.recalibrator import (
     UnfitData,
 )
 from monitor.recalibration.scaling import Clamp, Prior
-from monitor.recalibration.selection import Chain, Selection
+from monitor.recalibration.selection import Selection
 
 # The name of the widest fit, of all rows, where another leans on it.
 WHOLE = "fallback"

@@ -30,6 +30,9 @@ OF_CLASSES = (
     "classwise-isotonic",
 )
 
+# Change nothing: of Gaussians, and of class probabilities.
+IDENTITY, IDENTITY_OF_CLASSES = "identity", "class-identity"
+
 # Fitted unless another is named: to Gaussians, to rows without a covariance, to probabilities.
 USUAL, USUAL_WITHOUT_COVARIANCE, USUAL_OF_CLASSES = (
     "covariance-scaling",

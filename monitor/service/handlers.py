@@ -56,7 +56,6 @@ from monitor.wire.answers import (
     encode_process_response,
     encode_truth_response,
 )
-from monitor.wire.messages import message_of
 from monitor.wire.requests import (
     WireLimits,
     decode_process_frame_request,
@@ -64,6 +63,7 @@ from monitor.wire.requests import (
     decode_truth_request,
     detection_tail,
 )
+from monitor.wire.values import message_of
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from functools import partial
 from html import escape
 
 from monitor.drift.alarms import moment
-from monitor.drift.bets import Severity
+from monitor.drift.charts import Severity
 from monitor.figures.evaluations import JOINT, class_figure, evaluation_figures
 from monitor.figures.svg import Figure, number
 from monitor.figures.tables import fact, html_table

@@ -16,7 +16,7 @@ import numpy as np
 
 from monitor import __version__
 from monitor.drift.alarms import FEWEST_HOURS, Alarm, error_of, hours, how_wrong, moment
-from monitor.drift.bets import Direction, Severity, Stage
+from monitor.drift.charts import Direction, Severity, Stage
 from monitor.figures.evaluations import JOINT
 from monitor.figures.svg import number
 from monitor.figures.tables import fact, html_table

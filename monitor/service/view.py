@@ -18,7 +18,7 @@ from monitor.drift.alarms import (
     how_wrong,
     left_out_sentence,
 )
-from monitor.drift.bets import Severity, Stage
+from monitor.drift.charts import Severity, Stage
 from monitor.figures.svg import number
 from monitor.frames.slices import (
     CLASS_PROBABILITIES,

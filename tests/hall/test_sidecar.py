@@ -5,7 +5,7 @@ from typing import Any
 
 from monitor.config import RELOADABLE, Config, StateConfig, checked, reloaded
 from monitor.sidecar import Host, Sidecar
-from monitor.wire.messages import Health
+from monitor.wire.values import Health
 
 
 def looked_at(sidecar: Sidecar, *samples: tuple[float, float, int]) -> list[Health]:

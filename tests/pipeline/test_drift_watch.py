@@ -12,7 +12,7 @@ import pytest
 
 from monitor.config import InvalidConfiguration
 from monitor.drift.alarms import AlarmChange, AlarmReason, DriftReading, DriftState
-from monitor.drift.bets import Severity
+from monitor.drift.charts import Severity
 from monitor.drift.evidence import DriftSettings
 from monitor.drift.family import family_state, restored_family
 from monitor.frames.frame import MatchedRows, TrackIds

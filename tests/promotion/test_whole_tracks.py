@@ -18,8 +18,9 @@ from monitor.frames.frame import TrackIds
 from monitor.frames.space import FloatArray, plain_space
 from monitor.frames.words import Objective
 from monitor.promotion import fits
+from monitor.promotion.decisions import stepped
 from monitor.promotion.fits import FrameSample, fit_slices, latest_alike, looks_healthy
-from monitor.promotion.records import FitSettings, PolicySettings, TrackSettings, stepped
+from monitor.promotion.records import FitSettings, PolicySettings, TrackSettings
 from monitor.promotion.register import judge
 from monitor.promotion.scored import of_space
 from monitor.promotion.scored import rows_of as rows_of_tracks

@@ -42,10 +42,10 @@ from monitor.commands.pages.report_page import Report, Said, Section, written
 from monitor.commands.report.live import Seen, look, report_of
 from monitor.commands.sending import Addresses, running_sidecar
 from monitor.commands.sidecar_client import Client, access_of, ask
-from monitor.config import split_address
 from monitor.figures.tables import Table as HtmlTable
 from monitor.figures.timeline import Line, Mark, timeline
 from monitor.options.played import DEFAULT, DEFAULT_CYCLE
+from monitor.wire.access import split_address
 
 _REFRESH_S = 0.25
 _BAR_FULL = 6.0  # NEES/K of a full bar

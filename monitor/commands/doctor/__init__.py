@@ -23,7 +23,7 @@ from monitor.commands.doctor.look import Observation, watch
 from monitor.commands.doctor.rules import AREAS, Area, Finding, Severity, be, count, duration
 from monitor.commands.output import plain, shown, tell
 from monitor.commands.sidecar_client import access_of
-from monitor.config import split_address
+from monitor.wire.access import split_address
 
 RULES = sidecar_rules.RULES | stream_rules.RULES | calibration_rules.RULES
 _GOOD = sidecar_rules.GOOD | stream_rules.GOOD | calibration_rules.GOOD

@@ -45,7 +45,7 @@ from monitor.commands.evaluation_tables import (
     verdict_lines,
 )
 from monitor.commands.held_out import HeldOut, compared, told
-from monitor.commands.output import tell, working, write_output
+from monitor.commands.output import tell, to_standard_error, working, write_output
 from monitor.commands.pages.file_report import (
     fullest_frame,
     in_pieces,
@@ -61,7 +61,6 @@ from monitor.commands.recordings import (
     overlaps,
     read_selected,
     refuse_options_of_gaussians,
-    to_standard_error,
     usable_truth,
 )
 from monitor.frames.space import BoolArray, FloatArray, IntArray
@@ -95,8 +94,8 @@ from monitor.statistics.sparsification import ErrorRanking, rank_twice
 from monitor.statistics.state import observe
 from monitor.statistics.verdicts import ClassVerdict, Verdict, gravest_first, verdicts
 from monitor.store.class_recordings import ClassRecording, read_class_recording, require_labels
+from monitor.store.files import is_state
 from monitor.store.recordings import Recording
-from monitor.store.state_files import is_state
 
 # Options that only rows can answer, and a file of statistics has none.
 _OF_ROWS = (

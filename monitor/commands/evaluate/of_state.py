@@ -9,8 +9,7 @@ from typing import Any
 from monitor.commands.conditions import holding
 from monitor.commands.evaluate.class_rows import class_table
 from monitor.commands.evaluation_tables import all_measures, shortened, summary, verdict_lines
-from monitor.commands.output import tell
-from monitor.commands.recordings import to_standard_error
+from monitor.commands.output import tell, to_standard_error
 from monitor.commands.report.live import classes_of, slices_of
 from monitor.frames.slices import is_total
 from monitor.frames.space import Space

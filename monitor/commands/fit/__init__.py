@@ -31,7 +31,7 @@ from monitor.commands.fit.from_state import evidence_of, fitted_on, told_of
 from monitor.commands.fit.r_tables import r_table
 from monitor.commands.fit.slice_remarks import remarks
 from monitor.commands.held_out import PARTS, HeldOut, dealt, told
-from monitor.commands.output import tell, working, write_output
+from monitor.commands.output import tell, to_standard_error, working, write_output
 from monitor.commands.recordings import (
     as_stated,
     estimates_of,
@@ -39,7 +39,6 @@ from monitor.commands.recordings import (
     parts_of,
     ranges_by,
     read_selected,
-    to_standard_error,
     usable_truth,
 )
 from monitor.frames.slices import RangeBuckets
@@ -70,9 +69,9 @@ from monitor.recalibration.rejection import RejectedBy, Rejection, fit_rejection
 from monitor.recalibration.scaling import Clamp, CovarianceScaling
 from monitor.recalibration.selection import CLASS_METHODS, AnySelection, ClassSelection, Selection
 from monitor.store.class_recordings import read_class_recording
+from monitor.store.files import is_state
 from monitor.store.formats import is_global
 from monitor.store.recordings import IN_MEMORY, RECALIBRATED, Recording, Source
-from monitor.store.state_files import is_state
 from monitor.store.tables import BOX
 
 

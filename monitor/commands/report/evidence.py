@@ -23,7 +23,7 @@ from monitor.commands.pages.report_page import Slice, file_hash
 from monitor.commands.report.live import Seen, alarms_of, slices_of
 from monitor.config import InvalidConfiguration, load
 from monitor.drift.alarms import Alarm, alarm_sentence
-from monitor.drift.bets import Severity
+from monitor.drift.charts import Severity
 from monitor.figures.evaluations import factors
 from monitor.frames.slices import TOTAL, is_total
 from monitor.promotion.records import Record
