@@ -40,7 +40,6 @@ from monitor.recalibration.selection import AnySelection, ClassSelection, Select
 from monitor.statistics.exact_engine import OwnDistributions, generalised_deviation
 from monitor.statistics.measures import TAU, Marginals
 from monitor.store.class_recordings import ClassRecording, read_class_recording, write_classes
-from monitor.store.documents import any_selection_from_json
 from monitor.store.recordings import (
     RECALIBRATED,
     Quantiles,
@@ -61,7 +60,7 @@ def read_any_model(path: str) -> AnySelection:
             f"{path} holds detections, and no recalibrator. Give the document that fit wrote."
         )
     try:
-        return any_selection_from_json(Path(path).read_text(encoding="utf-8"))
+        return _checked(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         why = (isinstance(error, OSError) and error.strerror) or "it is no text"
         raise InvalidRecalibrator(
@@ -78,13 +77,21 @@ def document_of(model: AnySelection) -> str:
     """
     text = model.to_json()
     try:
-        any_selection_from_json(text)
+        _checked(text)
     except InvalidRecalibrator as error:
         raise UnfitData(
             f"what was fitted makes no model that can be read again: {error} Correct the names in "
             "the file, or use more or other rows."
         ) from None
     return text
+
+
+def _checked(text: str) -> AnySelection:
+    """Reads a document. Raises InvalidRecalibrator."""
+    # With pydantic, which takes longer than to measure a file: it comes with the first document.
+    from monitor.store.documents import any_selection_from_json
+
+    return any_selection_from_json(text)
 
 
 def read_model(path: str) -> Selection:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from monitor.commands.labels_apart import check_labels, label_columns, with_dimensions, with_labels
 from monitor.commands.output import reading, to_standard_error
 from monitor.frames.cholesky import factorise
 from monitor.frames.detections import Estimates, Limits
@@ -27,9 +26,10 @@ from monitor.options.rows import (
     RANGE_EDGES,
     SURELY_ANGLES,
     Fault,
+    check_labels,
 )
 from monitor.options.values import allow
-from monitor.recalibration.fitting import Parts
+from monitor.recalibration.parts import Parts
 from monitor.store.class_recordings import ClassRecording
 from monitor.store.column_names import offered, some_of
 from monitor.store.recordings import (
@@ -82,7 +82,12 @@ def read_selected(
         raise ValueError("--labels -: standard input has the detections. Give a file of labels.")
     for other in (options.labels, vars(options).get("edges_from"), *vars(options).get("files", ())):
         check_readable(other)
-    columns = None if options.labels is None else label_columns(options)
+    columns = None
+    if options.labels is not None:
+        # The matcher of the sidecar, with its settings: without labels nobody waits for these.
+        from monitor.commands.labels_apart import label_columns, with_dimensions, with_labels
+
+        columns = label_columns(options)
     with reading("reading") as opened:
         recording = read_recording(
             path,

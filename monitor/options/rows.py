@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from monitor.frames.words import DistanceKind, Format
-from monitor.options.values import add_value, checked, flag, names_of, seconds
+from monitor.options.values import add_value, allow, checked, flag, names_of, seconds
 
 # Dimensions that wrap, unless others are named. Beyond the first two a name may mean another thing,
 # so that it is said when one is taken for an angle.
@@ -129,6 +129,16 @@ def selection_words(options: argparse.Namespace, names: tuple[str, ...] = SELECT
             text = ",".join(value) if isinstance(value, tuple) else str(value)
         words += [flag(name), shlex.quote(text)]
     return words
+
+
+# Options that say how labels are matched, by destination.
+_SETTINGS = ("gate", "distance", "label_gap", "class_map", "label_map", "label_format")
+
+
+def check_labels(options: argparse.Namespace) -> None:
+    """Raises ValueError where options of matching have no labels to act on."""
+    why = "there are no labels to match. Give --labels FILE as well, or leave it out."
+    allow(options, options.labels is not None, why, *_SETTINGS)
 
 
 def names_in(text: str) -> tuple[str, ...]:

@@ -19,7 +19,8 @@ from monitor.frames.space import BoolArray, IntArray, Space, unpacked_covariance
 from monitor.frames.words import SliceBy
 from monitor.recalibration.estimated.regression import CovarianceRegression
 from monitor.recalibration.fit_rows import Evidence, FitRows, FitSums
-from monitor.recalibration.fitting import FITTINGS, FitSlice, Parts
+from monitor.recalibration.fitting import FITTINGS
+from monitor.recalibration.parts import FitSlice, Parts
 from monitor.recalibration.recalibrator import UnfitData
 from monitor.recalibration.scaling import AdaptiveScaling
 from monitor.statistics.clusters import ALONE

@@ -59,6 +59,14 @@ def test_a_verb_that_asks_a_sidecar_neither_computes_nor_checks_settings(tmp_pat
         assert not there & {"scipy", "pydantic", "prometheus_client", "filterpy", "rich"}, command
 
 
+def test_a_verb_that_measures_a_file_needs_no_model_no_settings_and_no_network(tmp_path):
+    drive = str(tmp_path / "drive.csv")
+    written, measured = ("sample", "--output", drive), ("evaluate", drive)
+    found = imported(written, measured)
+    assert "scipy" not in found[" ".join(written)]
+    assert not found[" ".join(measured)] & (SLOW - {"numpy", "scipy"})
+
+
 def test_the_names_that_a_parser_offers_are_those_of_the_methods_there_are():
     assert tuple(methods.METHODS) == tuple(FITTINGS)
     assert tuple(methods.OF_CLASSES) == tuple(CLASS_METHODS)

@@ -27,7 +27,6 @@ from monitor.commands.fit.filling import (
     plainly_named,
     without_covariances,
 )
-from monitor.commands.fit.from_state import evidence_of, fitted_on, told_of
 from monitor.commands.fit.r_tables import r_table
 from monitor.commands.fit.slice_remarks import remarks
 from monitor.commands.held_out import PARTS, HeldOut, dealt, told
@@ -48,16 +47,10 @@ from monitor.options.recorded import FEWEST_TO_STAND_ALONE, PRIOR_STRENGTH
 from monitor.options.values import allow
 from monitor.recalibration.estimated.regression import CovarianceRegression
 from monitor.recalibration.fit_rows import FitRows
-from monitor.recalibration.fitting import (
-    FITTINGS,
-    WHOLE,
-    FitOptions,
-    FitSlice,
-    SliceFit,
-    fit_selection,
-)
+from monitor.recalibration.fitting import FITTINGS, WHOLE, FitOptions, SliceFit, fit_selection
 from monitor.recalibration.mean_correction import method_after_offset, refuses
 from monitor.recalibration.methods import USUAL_OF_CLASSES
+from monitor.recalibration.parts import FitSlice
 from monitor.recalibration.recalibrator import (
     NO_PERIOD,
     Identity,
@@ -224,6 +217,9 @@ def fit_state(options: argparse.Namespace) -> Fitted:
 
     Raises UnusableFile, InvalidState, IncompatibleStatistics, UnfitData, ValueError.
     """
+    # A state is read with protobuf, which rows do without.
+    from monitor.commands.fit.from_state import evidence_of, fitted_on, told_of
+
     wanted = _wanted(options)
     evidence = evidence_of(options)
     previous = _previous(options, evidence.space)

@@ -41,13 +41,10 @@ from monitor.frames.space import BoolArray, DimensionKind, FloatArray, IntArray
 from monitor.frames.words import DistanceKind
 from monitor.matching.labels import match
 from monitor.matching.objects import GateVerdict, LabelRecord
-from monitor.options.values import allow
 from monitor.store.column_names import meant, offered, some_of
 from monitor.store.labels import LabelTable, offer_of, read_labels
 from monitor.store.recordings import NO_TRACK, OBJECT, Recording, Source, read_columns
 from monitor.store.tables import BOX, Columns, RecordingError, coded
-
-_SETTINGS = ("gate", "distance", "label_gap", "class_map", "label_map", "label_format")
 
 # Share of the squared error that comes of matches near the gate, above which it decides.
 _MOST_ERROR = 0.5
@@ -554,9 +551,3 @@ class _Matcher:
                 has_stamp=np.full(m, labels.time_ns is not None),
             ),
         )
-
-
-def check_labels(options: argparse.Namespace) -> None:
-    """Raises ValueError where options of matching have no labels to act on."""
-    why = "there are no labels to match. Give --labels FILE as well, or leave it out."
-    allow(options, options.labels is not None, why, *_SETTINGS)

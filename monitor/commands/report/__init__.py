@@ -12,7 +12,6 @@ from typing import Any
 
 from monitor.commands.output import tell, write_output
 from monitor.commands.pages.report_page import hashed, written
-from monitor.commands.report.evidence import verify, write_evidence
 from monitor.commands.report.live import Seen, look, report_of
 from monitor.commands.sidecar_client import Client, access_of, ask
 from monitor.statistics.vehicles import Comparison, compare
@@ -25,6 +24,8 @@ def run(options: argparse.Namespace) -> int:
     Raises SidecarUnavailable, SidecarRefused, InvalidState, CannotWrite, NotAsStated, ValueError.
     """
     if options.verify is not None:
+        from monitor.commands.report.evidence import verify
+
         if options.output or options.evidence or options.state or options.file:
             raise ValueError("--verify: it only checks. Leave FILE, --output and --evidence out.")
         names = verify(Path(options.verify))
@@ -49,6 +50,9 @@ def run(options: argparse.Namespace) -> int:
         write_output(options.output, written(report))
         files.append(options.output)
     if options.evidence:
+        # It tells of the configuration, too, and reads it as the sidecar does.
+        from monitor.commands.report.evidence import write_evidence
+
         files += map(str, write_evidence(Path(options.evidence), seen))
     sentences = [one.sentence for one in report.verdict]
     lines = [*sentences, *(f"written: {file}" for file in files)]

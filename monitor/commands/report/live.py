@@ -25,7 +25,7 @@ from monitor.drift.alarms import (
     moment,
 )
 from monitor.drift.charts import Severity
-from monitor.figures.evaluations import JOINT, factors
+from monitor.figures.evaluations import JOINT, assumption, factors
 from monitor.figures.svg import Figure, number
 from monitor.figures.tables import Table
 from monitor.figures.timeline import Line, Mark, timeline
@@ -33,7 +33,6 @@ from monitor.frames.slices import TOTAL, is_total, label
 from monitor.frames.space import FloatArray
 from monitor.frames.status import Status
 from monitor.promotion.records import SWAPS
-from monitor.service.view import assumption
 from monitor.statistics.class_evaluation import ClassEvaluation
 from monitor.statistics.exact_engine import EQUAL_COUNT, BinCut
 from monitor.statistics.predicted import PredictedStatistics, no_predicted
