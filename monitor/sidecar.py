@@ -26,14 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from monitor.config import (
-    Config,
-    InvalidConfiguration,
-    Reloads,
-    TrackerKind,
-    reloaded,
-    split_address,
-)
+from monitor.config import Config, InvalidConfiguration, Reloads, TrackerKind, reloaded
 from monitor.fleet.uploads import Uploader, store_of
 from monitor.pipeline.checkpoints import Checkpoints, claimed
 from monitor.pipeline.external_tracker import ExternalTracker, TrackerCalls, dial
@@ -54,8 +47,9 @@ from monitor.service.server import CannotListen, Server
 from monitor.statistics.state import StatisticsState
 from monitor.store.journal import Journal
 from monitor.store.previous import previous_paths, take_over
-from monitor.wire.messages import Health
+from monitor.wire.access import split_address
 from monitor.wire.requests import WireLimits
+from monitor.wire.values import Health
 
 log = logging.getLogger(__name__)
 

@@ -16,22 +16,22 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from monitor.drift.alarms import Alarm
-from monitor.drift.bets import (
-    CHARTS,
-    CHARTS_OF,
-    DETECTORS,
-    SEVERITIES,
-    DetectionCells,
-    Detector,
-    Quantity,
-    Stage,
-    log_likelihoods,
-)
+from monitor.drift.bets import DetectionCells, log_likelihoods
 from monitor.drift.causes import Cause, cause_of
 from monitor.drift.channels import (
     CHANNELS,
     JOINT,
     channels,
+)
+from monitor.drift.charts import (
+    CHARTS,
+    CHARTS_OF,
+    DETECTORS,
+    SEVERITIES,
+    UNKNOWN,
+    Detector,
+    Quantity,
+    Stage,
 )
 from monitor.drift.class_bets import in_cells
 from monitor.drift.correlation import Records, summed
@@ -47,7 +47,6 @@ from monitor.drift.evidence import (
     SAID_UU,
     SAID_Z,
     SAID_ZZ,
-    UNKNOWN,
     Evidence,
     FrameStretch,
     bounded_likelihood,

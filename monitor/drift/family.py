@@ -32,15 +32,15 @@ from monitor.drift.alarms import (
     StageStanding,
     key_of,
 )
-from monitor.drift.bets import CHARTS, CHARTS_OF, SEVERITIES, Aim, Severity, Stage, of_stage
+from monitor.drift.bets import Aim
 from monitor.drift.channels import CHANNELS, SHIPPED, channels
+from monitor.drift.charts import CHARTS, CHARTS_OF, SEVERITIES, UNKNOWN, Severity, Stage, of_stage
 from monitor.drift.chunk import MOST_SEEN, Chunk, RecentTracks, Supporters
 from monitor.drift.clocks import DrivingClock
 from monitor.drift.correlation import Records, Seconds
 from monitor.drift.evidence import (
     HOUR,
     LARGEST_SUM,
-    UNKNOWN,
     DriftSettings,
     Evidence,
     Unit,

@@ -14,7 +14,7 @@ from functools import cache
 
 import numpy as np
 
-from monitor.drift.bets import CHARTS, CHARTS_OF, Aim, Direction, Stage
+from monitor.drift.bets import Aim
 from monitor.drift.channels import (
     BIASES,
     CHANNELS,
@@ -26,6 +26,7 @@ from monitor.drift.channels import (
     channels,
     degrees_of,
 )
+from monitor.drift.charts import CHARTS, CHARTS_OF, Direction, Stage
 from monitor.drift.correlation import Records
 from monitor.drift.evidence import CHANNEL_OF, COLUMNS, IS_OTHER_END, DriftSettings
 from monitor.drift.levels import (

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from monitor.drift import correlation
-from monitor.drift.bets import Stage
 from monitor.drift.channels import CHANNELS, channels, observed
+from monitor.drift.charts import Stage
 from monitor.drift.clocks import Arrivals, SourceTimes
 from monitor.drift.correlation import Records
 from monitor.drift.evidence import DriftSettings

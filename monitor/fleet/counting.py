@@ -36,7 +36,7 @@ from monitor.frames.frame import (
     opinions_of,
     stored_estimates,
 )
-from monitor.frames.slices import ClassSliceTable, SliceBy, SliceTable, StreamSlices
+from monitor.frames.slices import ClassSliceTable, SliceTable, StreamSlices
 from monitor.frames.space import (
     MOST_SLICES,
     BoolArray,
@@ -46,6 +46,7 @@ from monitor.frames.space import (
     IntArray,
     Space,
 )
+from monitor.frames.words import SliceBy
 from monitor.matching.labels import match
 from monitor.matching.objects import LabelRecord
 from monitor.statistics.bins import ExportEdges

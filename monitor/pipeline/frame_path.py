@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from monitor.config import Config, Mode, TrackerKind
+from monitor.config import Config, TrackerKind
 from monitor.frames.detections import Estimates, Examined, FrameBatch, Limits, Reason, examine
 from monitor.frames.frame import (
     FOREIGN_TRACKS,
@@ -36,6 +36,7 @@ from monitor.frames.reasons import NO_FRAME_ID, Notice, describe, duplicate_fram
 from monitor.frames.slices import StreamSlices
 from monitor.frames.space import FloatArray, IntArray, Space
 from monitor.frames.status import Counters, TruthAccount
+from monitor.frames.words import Mode
 from monitor.matching.labels import inline_record, labels_sent
 from monitor.pipeline.drift_watch import DriftWatch
 from monitor.pipeline.housekeeping import Events, Overload, contained

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from monitor.frames.status import Counters
-from monitor.wire.messages import Event, EventContent, Health
+from monitor.wire.values import Event, EventContent, Health
 
 log = logging.getLogger(__name__)
 

@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 
 from monitor.config import Config
 from monitor.frames.frame import MatchedClasses, MatchedRows, PredictedRows
-from monitor.frames.slices import ClassSliceTable, SliceBy, SliceTable
+from monitor.frames.slices import ClassSliceTable, SliceTable
 from monitor.frames.space import Space
+from monitor.frames.words import SliceBy
 from monitor.statistics.bins import ExportEdges, SliceBins
 from monitor.statistics.folding import (
     ClassAccumulator,

@@ -17,6 +17,7 @@ import numpy as np
 
 from monitor.frames.detections import Limits
 from monitor.frames.space import FloatArray, Space
+from monitor.frames.words import Objective
 from monitor.promotion.records import FitSettings, PolicySettings, TrackSettings
 from monitor.promotion.scored import ClassTrackRows, TrackRows, rows_of
 from monitor.promotion.tracks import AnyTrack
@@ -38,7 +39,7 @@ from monitor.recalibration.fitting import (
 )
 from monitor.recalibration.mean_correction import fit_offset, less_offset, refuses, with_offset
 from monitor.recalibration.recalibrator import Recalibrator, UnfitData, fault_of
-from monitor.recalibration.scaling import CovarianceScaling, Objective, Prior, VarianceScaling
+from monitor.recalibration.scaling import CovarianceScaling, Prior, VarianceScaling
 from monitor.recalibration.selection import AnyMethod
 from monitor.statistics.observations import measure
 

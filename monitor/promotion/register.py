@@ -16,10 +16,11 @@ from annotated_types import Ge
 
 from monitor.frames.detections import Limits
 from monitor.frames.marks import Share
+from monitor.frames.slices import Chain
 from monitor.frames.space import FloatArray
+from monitor.promotion.decisions import Decision
 from monitor.promotion.records import (
     SWAPS,
-    Decision,
     Evidence,
     Factor,
     Happened,
@@ -40,7 +41,7 @@ from monitor.promotion.trial import (
 )
 from monitor.recalibration.recalibrator import FactorOnDeviation, RecalibratorForm
 from monitor.recalibration.scaling import AdaptiveScaling, followed
-from monitor.recalibration.selection import AnyMethod, Chain
+from monitor.recalibration.selection import AnyMethod
 
 # Share of late labels that is left out: a fit, too, takes the 95 % quantile of delays.
 _MOST_LATE = 0.05

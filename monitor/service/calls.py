@@ -28,8 +28,6 @@ from monitor.recalibration.recalibrator import InvalidRecalibrator
 from monitor.statistics.bins import IncompatibleStatistics
 from monitor.store.state_definitions import InvalidState
 
-MONITOR = "monitor.v1.PerceptionMonitor"
-ADMIN = "monitor.v1.RecalibratorAdmin"
 BURST_SECONDS = 1.0
 
 # s in which half of a stream's share is forgotten.

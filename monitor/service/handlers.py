@@ -57,7 +57,6 @@ from monitor.wire.answers import (
     encode_process_response,
     encode_truth_response,
 )
-from monitor.wire.messages import message_of
 from monitor.wire.records import TailReader
 from monitor.wire.requests import (
     WireLimits,
@@ -66,6 +65,7 @@ from monitor.wire.requests import (
     decode_truth_request,
     detection_tail,
 )
+from monitor.wire.values import message_of
 
 log = logging.getLogger(__name__)
 

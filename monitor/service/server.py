@@ -12,7 +12,7 @@ from grpc_reflection.v1alpha import reflection
 
 from monitor.config import ServerConfig
 from monitor.service.admin import AdminService, StateService
-from monitor.service.calls import ADMIN, MONITOR, Context, Handler, guarded, refuse_call
+from monitor.service.calls import Context, Handler, guarded, refuse_call
 from monitor.service.handlers import Service
 from monitor.service.security import (
     MOST_PROBES,
@@ -22,7 +22,7 @@ from monitor.service.security import (
     ServerCertificates,
     Tokens,
 )
-from monitor.wire.messages import Health
+from monitor.wire.values import ADMIN, MONITOR, Health
 
 log = logging.getLogger(__name__)
 

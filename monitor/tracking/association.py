@@ -255,9 +255,7 @@ def measured_pairs(
     # A distance that is NaN fails the comparison, and is no pair.
     kept = (nis <= limit).nonzero()[0]
     pivots = factor[step, step]
-    return GatedPairs(
-        track[kept], detection[kept], whitened.T[kept], nis[kept], pivots.T[kept]
-    )
+    return GatedPairs(track[kept], detection[kept], whitened.T[kept], nis[kept], pivots.T[kept])
 
 
 def _plane(space: Space) -> list[int]:

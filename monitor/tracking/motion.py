@@ -22,6 +22,7 @@ import numpy as np
 
 from monitor.frames.frame import EgoMotion, Pose, Twist
 from monitor.frames.space import Dimension, DimensionKind, FloatArray, IntArray, Space
+from monitor.frames.words import MeasurementNoise
 
 # Share of a variance that rounding may take from it, after a few sums of products.
 _ROUNDING = 1e-14
@@ -36,13 +37,6 @@ class Association(StrEnum):
 
     OWN = "own"  # our gates and assignment
     UPSTREAM = "upstream"  # the detection's upstream_track_id; without one, our gates
-
-
-class MeasurementNoise(StrEnum):
-    """The source of R, the measurement noise of a detection."""
-
-    DETECTION = "detection"  # the covariance that is forwarded
-    UNIT = "unit"  # the identity, as trackers use that are left at their defaults
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +139,8 @@ class MotionModel:
         """Says where the moving dimensions are; a slice, which is quicker, if side by side."""
         first = int(self.moving[0]) if self.moving.size else 0
         side_by_side = slice(first, first + self.moving.size)
-        return side_by_side if self.moving.tolist() == [*range(self.k)][side_by_side] else self.moving
+        in_line = self.moving.tolist() == [*range(self.k)][side_by_side]
+        return side_by_side if in_line else self.moving
 
     @cached_property
     def _powers(self) -> tuple[FloatArray, FloatArray]:

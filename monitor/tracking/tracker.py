@@ -18,6 +18,7 @@ import numpy.typing as npt
 from monitor.frames.detections import IdArray
 from monitor.frames.frame import EgoMotion, Pose, ReportedTracks, TrackStatus
 from monitor.frames.space import BoolArray, Columns, FloatArray, IntArray, Space
+from monitor.frames.words import MeasurementNoise
 from monitor.tracking.association import (
     GatedPairs,
     Gaussians,
@@ -28,7 +29,6 @@ from monitor.tracking.association import (
 from monitor.tracking.motion import (
     Association,
     InnovationSums,
-    MeasurementNoise,
     MotionModel,
     TrackerSettings,
     flipping_dimension,

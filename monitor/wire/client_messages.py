@@ -27,7 +27,6 @@ from monitor.frames.space import (
 )
 from monitor.frames.status import TruthAccount
 from monitor.v1 import frame_pb2, perception_monitor_pb2, truth_pb2
-from monitor.wire.messages import message_of, value_of
 from monitor.wire.records import (
     DETECTION,
     DETECTIONS,
@@ -44,6 +43,7 @@ from monitor.wire.records import (
     read_varint,
     record_columns,
 )
+from monitor.wire.values import message_of, value_of
 
 _LENGTH_DELIMITED = 2
 _MESSAGE_INDEX = 3  # its field number in FrameResult

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.drift.bets import Stage
 from monitor.drift.channels import channels
+from monitor.drift.charts import Stage
 from monitor.drift.evidence import DriftSettings
 from monitor.drift.levels import far_outside
 from monitor.drift.track_seconds import TrackSeconds

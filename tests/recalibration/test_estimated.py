@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from monitor.frames.detections import Estimates
 from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
+from monitor.frames.words import Axes, Objective
 from monitor.recalibration.estimated.covariates import (
-    Axes,
     CovariateKind,
     Layout,
     by_track,
@@ -53,7 +53,7 @@ from monitor.recalibration.recalibrator import (
     Recalibrator,
     UnfitData,
 )
-from monitor.recalibration.scaling import Objective, Prior
+from monitor.recalibration.scaling import Prior
 from monitor.recalibration.selection import METHODS, Selection
 from tests import laws
 from tests.laws import costly

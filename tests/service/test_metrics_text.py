@@ -14,9 +14,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.vehicles import fleets
-from monitor.config import Mode, TrackerKind
+from monitor.config import TrackerKind
 from monitor.frames.frame import Header, ReceivedFrame, ReceivedTruth, Refusal, UncertainBy
 from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
+from monitor.frames.words import Mode
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.recalibrators import OUTPUT_NUMBER
 from monitor.pipeline.shown import ShownState
