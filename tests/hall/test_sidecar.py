@@ -9,7 +9,6 @@ from unittest.mock import Mock
 
 from monitor.config import RELOADABLE, Config, StateConfig, checked, reloaded
 from monitor.sidecar import Host, Sidecar, collect_young_alone
-from monitor.wire.messages import Health
 from monitor.wire.values import Health
 from tests.served import ROOT
 
