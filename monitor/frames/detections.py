@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import lru_cache
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -327,6 +327,20 @@ class ReceivedDetections:
         """Counts the detections."""
         return int(self.id.shape[0])
 
+    @property
+    def form(self) -> tuple[int | bool, ...] | None:
+        """Names what detections have in common that can be examined together; None: they cannot.
+
+        Class probabilities and true classes are looked at frame by frame.
+        """
+        if not self.uniform or self.class_probabilities is not None:
+            return None
+        if self.ground_truth_class is not None or not self.covariance.shape[1]:
+            return None
+        scored, named = self.score is not None, bool(self.has_id[0])
+        widths = (one.shape[1] for one in (self.mean, self.covariance, self.truth))
+        return (scored, named, *widths)
+
     def ids_beside(self, rows: IntArray) -> IdArray:
         """Returns the ids that came with any detection but those in these rows."""
         if rows.size == self.n:
@@ -361,6 +375,20 @@ class FrameBatch:
     probabilities: FloatArray | None = None
     assumed: BoolArray | None = None
 
+    def part(self, rows: slice) -> FrameBatch:
+        """Returns some rows as a frame of their own, of a batch in which nothing is assumed."""
+        n = rows.stop - rows.start
+        return FrameBatch(
+            space=self.space,
+            rows=np.arange(n),
+            id=self.id[rows],
+            class_index=self.class_index[rows],
+            sent=self.sent.take(rows),
+            truth=self.truth[rows],
+            true_class=no_class(n),
+            pivot=self.pivot[rows],
+        )
+
     @property
     def roots(self) -> FloatArray:
         """Returns (n, J) whose product is the root of the determinant of the joint block."""
@@ -388,6 +416,13 @@ class Examined:
     true_class_invalid: BoolArray
     clean: bool = False
 
+    @classmethod
+    def of_clean(cls, batch: FrameBatch) -> Examined:
+        """Returns the outcome of a frame in which all is usable."""
+        nothing = _every(batch.rows.size, False)
+        reason = _reasons(batch.rows.size, _NONE)
+        return cls(reason, nothing, batch, nothing, nothing, clean=True)
+
 
 def examine(
     received: ReceivedDetections,
@@ -410,6 +445,32 @@ def examine(
     return _with_classes(examined, received, classes)
 
 
+def examine_together(
+    frames: Sequence[ReceivedDetections], space: Space, classes: int, limits: Limits
+) -> FrameBatch | None:
+    """Examines frames that are of one `form` as one; None unless each is usable as a whole."""
+
+    def joined(name: str) -> npt.NDArray[Any]:
+        return np.concatenate([getattr(one, name) for one in frames])
+
+    first, n = frames[0], sum(one.n for one in frames)
+    received = ReceivedDetections(
+        id=joined("id"),
+        has_id=_every(n, bool(first.has_id[0])),
+        class_index=joined("class_index"),
+        mean=joined("mean"),
+        mean_length=np.broadcast_to(first.mean_length[:1], n),
+        covariance=joined("covariance"),
+        covariance_length=np.broadcast_to(first.covariance_length[:1], n),
+        truth=joined("truth"),
+        truth_length=np.broadcast_to(first.truth_length[:1], n),
+        uniform=True,
+        score=None if first.score is None else joined("score"),
+    )
+    begins = np.cumsum([one.n for one in frames])[:-1]
+    return _all_usable(received, space, classes, limits, None, begins)
+
+
 def _gaussians(
     received: ReceivedDetections,
     space: Space,
@@ -421,9 +482,7 @@ def _gaussians(
     if received.uniform:
         batch = _all_usable(received, space, classes, limits, assumed)
         if batch is not None:
-            reason = np.full(received.n, _NONE, np.uint8)
-            nothing = np.zeros(received.n, bool)
-            return Examined(reason, nothing, batch, nothing, nothing, clean=True)
+            return Examined.of_clean(batch)
     n, k = received.n, space.k
     reason = np.full(n, _NONE, np.uint8)
 
@@ -527,20 +586,26 @@ def _all_usable(
     classes: int,
     limits: Limits,
     assumed: FloatArray | None,
+    begins: IntArray | None = None,
 ) -> FrameBatch | None:
     """Returns the whole frame if a few tests of all its detections together pass, as is the rule.
 
     None says only that each detection must be tested by itself. Comparisons are written so
     that NaN fails them.
+
+    begins  rows in which another frame begins; None: it is one frame
     """
     k, n = space.k, received.n
     forms = (k, k * (k + 1) // 2, k * k)
     form, truth_length = int(received.covariance_length[0]), int(received.truth_length[0])
     ids, mean, truth = received.id, received.mean, received.truth
     bare = form == 0 and assumed is not None
+    ascending = ids[1:] > ids[:-1]
+    if begins is not None:
+        ascending[begins - 1] = True
     if (
         not received.has_id[0]
-        or np.count_nonzero(ids[1:] > ids[:-1]) != n - 1
+        or np.count_nonzero(ascending) != n - 1
         or not (received.class_index.min() >= 0 and received.class_index.max() < classes)
         or received.mean_length[0] != k
         or not (form in forms or bare)
@@ -589,6 +654,12 @@ def _all_usable(
 def _every(n: int, value: bool) -> BoolArray:
     """Returns (n,) of one value; read-only, since frames share it."""
     return read_only(np.full(n, value))
+
+
+@lru_cache(maxsize=256)
+def _reasons(n: int, reason: int) -> npt.NDArray[np.uint8]:
+    """Returns (n,) of one reason; read-only, since frames share it."""
+    return read_only(np.full(n, reason, np.uint8))
 
 
 def _of_variances(variance: FloatArray, space: Space) -> FloatArray:

@@ -163,12 +163,15 @@ def weakest(outputs: Collection[Output]) -> Output:
 class Recalibrator(Documented):
     """One fitted method. Immutable, so that it may be swapped between two frames.
 
-    method  the name on the command line
-    output  shape of its own distributions; what apply returns is Gaussian with every method
+    method   the name on the command line
+    by_rows  whether no bit of an outcome depends on the rows that it is made with: operations on
+             each entry alone, no product of matrices
+    output   shape of its own distributions; what apply returns is Gaussian with every method
     """
 
     __slots__ = ()
     method: ClassVar[str]
+    by_rows: ClassVar[bool] = False
 
     @property
     def output(self) -> Output:
@@ -212,6 +215,7 @@ class Identity(Recalibrator):
     """Changes nothing: the detector's own estimates go on to the tracker."""
 
     method: ClassVar[str] = "identity"
+    by_rows: ClassVar[bool] = True
 
     def apply(self, estimates: Estimates) -> Estimates:
         """Returns its argument."""
