@@ -54,6 +54,34 @@ class Kernels(Protocol):
     ) -> bytes:
         """Writes n records as the one given, but for their fields, from columns (n, …)."""
 
+    def predict(
+        self,
+        state: FloatArray,
+        covariance: FloatArray,
+        moving: IntArray,
+        diffusion: FloatArray,
+        seconds: float,
+        grown: float,
+        /,
+    ) -> None:
+        """Moves states (T, S) and covariances (T, S, S) on by a time step, in place."""
+
+    def update(
+        self,
+        state: FloatArray,
+        covariance: FloatArray,
+        track: IntArray,
+        detection: IntArray,
+        innovation: FloatArray,
+        noise: FloatArray,
+        grown: float,
+        /,
+    ) -> None:
+        """Updates some states (T, S) and covariances (T, S, S), in place."""
+
+    def gate(self, *arguments: FloatArray | IntArray | float) -> int | None:
+        """Writes the pairs within a gate; returns how many, −n if n have no room, or None."""
+
 
 def _built() -> Kernels | None:
     """Imports the extension; None where it was not built, or is switched off."""

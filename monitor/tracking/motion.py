@@ -20,6 +20,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from monitor import native
 from monitor.frames.frame import EgoMotion, Pose, Twist
 from monitor.frames.space import Dimension, DimensionKind, FloatArray, IntArray, Space
 from monitor.frames.words import MeasurementNoise
@@ -159,8 +160,11 @@ class MotionModel:
         A step of a + b gives what a step of a and then one of b give: a frame that is
         skipped changes nothing but the detections it would have brought.
         """
-        transition, diffusion = self._powers
-        return self.transition * seconds**transition, self.diffusion * seconds**diffusion
+        return self.transition * seconds ** self._powers[0], self.diffusion_after(seconds)
+
+    def diffusion_after(self, seconds: float) -> FloatArray:
+        """Computes Q, (S, S), for a time step ≥ 0 in seconds."""
+        return self.diffusion * seconds ** self._powers[1]
 
 
 @cache
@@ -223,7 +227,11 @@ def _chosen(own: float | None, general: float) -> float:
 
 
 def predict(
-    state: FloatArray, covariance: FloatArray, model: MotionModel, seconds: float
+    state: FloatArray,
+    covariance: FloatArray,
+    model: MotionModel,
+    seconds: float,
+    kernels: native.Kernels | None = native.kernels,
 ) -> tuple[FloatArray, FloatArray]:
     """Predicts F x and F P Fᵀ + Q a time step ≥ 0 later; into new arrays.
 
@@ -233,19 +241,28 @@ def predict(
     state       (T, S)
     covariance  (T, S, S)
     """
-    k, moving = model.k, model.moving_columns
     state, covariance = state.copy(), covariance.copy()
+    diffusion = model.diffusion_after(seconds)
+    if kernels is not None:
+        kernels.predict(state, covariance, model.moving, diffusion, seconds, 1.0 + _ROUNDING)
+        return state, covariance
+    k, moving = model.k, model.moving_columns
     state[:, moving] += seconds * state[:, k:]
     covariance[:, moving] += seconds * covariance[:, k:]
     covariance[:, :, moving] += seconds * covariance[:, :, k:]
-    covariance += model.step(seconds)[1]
+    covariance += diffusion
     return state, regular(covariance)
 
 
 def update(
-    state: FloatArray, covariance: FloatArray, innovation: FloatArray, noise: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Updates to x + K ν and Joseph's covariance (I − KH) P (I − KH)ᵀ + K R Kᵀ.
+    state: FloatArray,
+    covariance: FloatArray,
+    pairs: tuple[IntArray, IntArray],
+    innovation: FloatArray,
+    noise: FloatArray,
+    kernels: native.Kernels | None = native.kernels,
+) -> None:
+    """Updates to x + K ν and Joseph's covariance (I − KH) P (I − KH)ᵀ + K R Kᵀ; in place.
 
     Joseph's form is a sum of two covariances, so that rounding in the gain cannot make
     it indefinite. H = [I 0]: the first K states are measured. Each sum is added up in one
@@ -253,14 +270,21 @@ def update(
 
     state       (T, S)
     covariance  (T, S, S)
-    innovation  ν = z − H x, (T, K), angles wrapped
-    noise       R, (T, K, K)
+    pairs       (M,) tracks, each once, and (M,) detections
+    innovation  ν = z − H x, (M, K) of the pairs, angles wrapped
+    noise       R of all detections, (N, K, K)
     """
+    track, detection = pairs
+    grown = 1.0 + _ROUNDING
+    if kernels is not None:
+        innovation, noise = np.ascontiguousarray(innovation), np.ascontiguousarray(noise)
+        kernels.update(state, covariance, track, detection, innovation, noise, grown)
+        return
     size, k = covariance.shape[1], innovation.shape[1]
-    p, r = _by_entry(covariance), _by_entry(noise)
+    p, r = _by_entry(covariance[track]), _by_entry(noise[detection])
     spread = p[:k, :k] + r
     step = np.arange(size)
-    spread[step[:k], step[:k]] *= 1.0 + _ROUNDING
+    spread[step[:k], step[:k]] *= grown
     gain = _product(p[:, :k], _inverse(spread))
     # I − KH is made before P is multiplied: P − K H P would lose what is left of a large P.
     # Its columns from K on are those of the identity.
@@ -271,11 +295,11 @@ def update(
     joseph = _product(half[:, :k], rest.swapaxes(0, 1))
     joseph[:, k:] += half[:, k:]
     joseph = _product(_product(gain, r), gain.swapaxes(0, 1), joseph)
-    joseph[step, step] *= 1.0 + _ROUNDING
-    moved = state + _product(gain, innovation.T[:, None])[:, 0].T
+    joseph[step, step] *= grown
     # Symmetric but for rounding, which would grow from frame to frame: the lower triangle counts.
     mirrored = joseph.reshape(size * size, -1)[lower_of_square(size)]
-    return moved, np.ascontiguousarray(mirrored.T).reshape(covariance.shape)
+    covariance[track] = mirrored.T.reshape(-1, size, size)
+    state[track] += _product(gain, innovation.T[:, None])[:, 0].T
 
 
 def regular(covariance: FloatArray) -> FloatArray:

@@ -213,11 +213,7 @@ def advance(model: TrackerModel, before: TrackerState, seen: Sightings) -> Step:
         seen = replace(seen, upstream=None)
     tracks, innovations = _brought_forward(model, before, seen)
     noise = _noise(model, innovations, seen)
-    predicted = Gaussians(
-        tracks.state[:, : motion.k],
-        tracks.covariance[:, : motion.k, : motion.k],
-        tracks.class_index,
-    )
+    predicted = Gaussians(tracks.state, tracks.covariance, tracks.class_index)
     measured = Gaussians(seen.mean, noise, seen.class_index)
     if settings.association is Association.UPSTREAM:
         named = tracks.upstream, tracks.has_upstream
@@ -318,10 +314,9 @@ def _updated(
         innovation[:, heading], now = fold(innovation[:, heading], votes[track])
         turned = now < 0
         votes[track] = np.abs(now)
-    state, covariance = tracks.state.copy(), tracks.covariance.copy()
-    state[track], covariance[track] = update(
-        state[track], covariance[track], innovation, measured.covariance[detection]
-    )
+    # In place: _brought_forward has made both for this frame.
+    state, covariance = tracks.state, tracks.covariance
+    update(state, covariance, (track, detection), innovation, measured.covariance)
     if heading is not None and turned.any():
         state[track[turned], heading] += np.pi
     motion.space.wrap(state)
