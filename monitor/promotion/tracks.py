@@ -11,7 +11,7 @@ from collections import OrderedDict, deque
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import groupby, islice
+from itertools import groupby
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -284,8 +284,8 @@ def row_layout(kind: AnyKind) -> np.dtype[Any]:
     )
 
 
-def packed_rows(frames: Sequence[AnyLabelled]) -> list[bytes]:
-    """Packs each row of some frames of one kind, in their order; no array of a frame is held."""
+def packed_rows(frames: Sequence[AnyLabelled]) -> bytes:
+    """Packs the rows of some frames of one kind, one after the other, as in row_layout."""
     layout = row_layout(frames[0].kind)
     counts = [frame.n for frame in frames]
     rows = np.zeros(sum(counts), layout)
@@ -293,8 +293,7 @@ def packed_rows(frames: Sequence[AnyLabelled]) -> list[bytes]:
     columns = [frame.columns() for frame in frames]
     for name in columns[0]:
         rows[name] = np.concatenate([one[name] for one in columns])
-    whole, size = rows.tobytes(), layout.itemsize
-    return [whole[start : start + size] for start in range(0, len(whole), size)]
+    return rows.tobytes()
 
 
 @dataclass(slots=True)
@@ -331,23 +330,22 @@ class OpenTrack:
         self.from_ns = self.first_ns - self.longest_ns - self.idle_ns
         self.until_ns = min(self.latest_ns + self.idle_ns + 1, self.first_ns + self.longest_ns)
 
-    def take(self, stamp_ns: int, delay_ns: int, row: bytes, most: int) -> None:
-        """Takes in a row, in any order; at most 2 × most are kept, evenly spread."""
+    def came(self, stamp_ns: int, delay_ns: int) -> None:
+        """Notes when a row came, in any order."""
         if stamp_ns > self.latest_ns:
             self.latest_ns = stamp_ns
-            self._reach()
         elif stamp_ns < self.first_ns:
             self.first_ns = stamp_ns
-            self._reach()
-        if delay_ns > self.delay_ns:
-            self.delay_ns = delay_ns
-        if self.seen % self.stride == 0:
-            if len(self.rows) == 2 * most:
-                # Rows 0, 2s, 4s, … stay; this one has number 2 · most · s, and is the next of them.
-                del self.rows[1::2]
-                self.stride *= 2
-            self.rows.append(row)
-        self.seen += 1
+        self._reach()
+        self.delay_ns = max(self.delay_ns, delay_ns)
+
+    def keep(self, row: bytes, most: int) -> None:
+        """Keeps a row whose number is a multiple of the stride; at most 2 × most, evenly spread."""
+        if len(self.rows) == 2 * most:
+            # Rows 0, 2s, 4s, … stay; this one has number 2 · most · s, and is the next of them.
+            del self.rows[1::2]
+            self.stride *= 2
+        self.rows.append(row)
 
 
 def whole_tracks(units: Sequence[OpenTrack], most: int) -> Iterator[AnyTrack]:
@@ -466,27 +464,28 @@ class OpenTracks:
             yield frames
 
     def _take(self, frames: Sequence[AnyLabelled]) -> None:
-        longest, most, known = (
-            self.settings.longest_ns,
-            self.settings.rows_per_track,
-            self._open.get,
-        )
-        rows = iter(zip(_keys(frames, longest), packed_rows(frames), strict=True))
+        longest, most = self.settings.longest_ns, self.settings.rows_per_track
+        keys, packed = _keys(frames, longest), packed_rows(frames)
+        size, known, first = row_layout(frames[0].kind).itemsize, self._open.get, 0
         self._looked = False
         for frame in frames:
-            stamp, delay = frame.stamp_ns, frame.delay_ns
+            stamp, delay, begin = frame.stamp_ns, frame.delay_ns, first
             now = self._time.see(frame.source, stamp)
-            too_late = now - stamp >= longest
-            if too_late:
-                deque(islice(rows, frame.n), 0)
+            first += frame.n
+            if now - stamp >= longest:
                 continue
-            for place, (key, row) in enumerate(islice(rows, frame.n)):
+            for place in range(begin, first):
+                key = keys[place]
                 unit = known(key)
                 if unit is None or not unit.from_ns <= now < unit.until_ns:
-                    unit = self._begun(key, unit, frame, place, now)
+                    unit = self._begun(key, unit, frame, place - begin, now)
                     if unit is None:
                         continue
-                unit.take(stamp, delay, row, most)
+                if stamp != unit.latest_ns or delay > unit.delay_ns:
+                    unit.came(stamp, delay)
+                if unit.seen % unit.stride == 0:
+                    unit.keep(packed[place * size : (place + 1) * size], most)
+                unit.seen += 1
 
     def _begun(
         self, key: int, before: OpenTrack | None, frame: AnyLabelled, place: int, now: int
