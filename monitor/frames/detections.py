@@ -375,17 +375,17 @@ class FrameBatch:
     probabilities: FloatArray | None = None
     assumed: BoolArray | None = None
 
-    def part(self, rows: slice) -> FrameBatch:
-        """Returns some rows as a frame of their own, of a batch in which nothing is assumed."""
-        n = rows.stop - rows.start
+    def part(self, received: ReceivedDetections, rows: slice) -> FrameBatch:
+        """Returns the rows of one frame, as received, of a batch of several examined together."""
+        truth = received.truth if received.truth.shape[1] else no_truth(received.n, self.space.k)
         return FrameBatch(
             space=self.space,
-            rows=np.arange(n),
-            id=self.id[rows],
-            class_index=self.class_index[rows],
-            sent=self.sent.take(rows),
-            truth=self.truth[rows],
-            true_class=no_class(n),
+            rows=np.arange(received.n),
+            id=received.id,
+            class_index=received.class_index,
+            sent=_sent(received, self.sent.diagonal[0]),
+            truth=truth,
+            true_class=no_class(received.n),
             pivot=self.pivot[rows],
         )
 
@@ -614,15 +614,15 @@ def _all_usable(
         or (truth_length and not np.abs(truth).max() <= limits.largest_mean)
     ):
         return None
-    covariance = received.covariance
-    if bare:
-        covariance = np.broadcast_to(np.asarray(assumed), (n, k))
-    elif form == forms[2] > 1:
-        covariance = covariance.reshape(n, k, k)
-        if not np.array_equal(covariance, covariance.transpose(0, 2, 1)):
-            return None
     diagonal = (form == k or bare) and k > 1
-    sent = Estimates(mean, covariance, _every(n, diagonal), received.score)
+    if bare:
+        assumed_all = np.broadcast_to(np.asarray(assumed), (n, k))
+        sent = Estimates(mean, assumed_all, _every(n, diagonal), received.score)
+    else:
+        sent = _sent(received, diagonal)
+    full = form == forms[2] > 1
+    if full and not np.array_equal(sent.covariance, sent.covariance.transpose(0, 2, 1)):
+        return None
     variance = sent.variance
     plausible = bare or (
         variance.min() >= limits.smallest_deviation**2
@@ -648,6 +648,14 @@ def _all_usable(
         pivot=pivot,
         assumed=_every(n, True) if bare else None,
     )
+
+
+def _sent(received: ReceivedDetections, diagonal: bool) -> Estimates:
+    """Returns the estimates of a frame of one form as they came."""
+    covariance, k = received.covariance, received.mean.shape[1]
+    if covariance.shape[1] == k * k > 1:
+        covariance = covariance.reshape(-1, k, k)
+    return Estimates(received.mean, covariance, _every(received.n, diagonal), received.score)
 
 
 @lru_cache(maxsize=256)

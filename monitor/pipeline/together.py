@@ -68,7 +68,7 @@ def _begun(
         return []
     ends = list(accumulate(one.n for one in received))
     parts = [slice(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
-    batches = [batch.part(part) for part in parts]
+    batches = [batch.part(one, part) for one, part in zip(received, parts, strict=True)]
     index = [
         stream.slices.of(one.class_index, one.sent.mean)
         for (stream, _), one in zip(frames, batches, strict=True)
