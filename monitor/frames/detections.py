@@ -15,7 +15,8 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from monitor.frames.cholesky import pivots
+from monitor import native
+from monitor.frames.cholesky import SINGULAR, pivots
 from monitor.frames.classes import Sent, no_class, usable_opinions
 from monitor.frames.marks import NotNegative
 from monitor.frames.space import (
@@ -31,6 +32,7 @@ from monitor.frames.space import (
     triangle,
     unpacked_covariances,
 )
+from monitor.native import Kernels
 
 IdArray = npt.NDArray[np.uint64]
 
@@ -105,12 +107,17 @@ class Estimates(Columns):
         """Returns σ of each dimension, (n, K)."""
         return np.sqrt(self.variance)
 
-    @property
-    def finite(self) -> bool:
-        """Tells whether all values are; sometimes says no where their sum overflows."""
-        # A sum is finite only if every term is, and one number is quicker to test.
-        with np.errstate(invalid="ignore", over="ignore"):
-            return bool(np.isfinite(self._given.sum()) and np.isfinite(self.mean.sum()))
+    def plausible(
+        self, variances: tuple[float, float], kernels: Kernels | None = native.kernels
+    ) -> bool:
+        """Tells whether all values are finite, and all variances within bounds."""
+        mean, given, (least, most) = self.mean, self._given, variances
+        if kernels is not None and given.ndim == 2:
+            values, covariances = np.ascontiguousarray(mean), np.ascontiguousarray(given)
+            return kernels.plausible(values, covariances, least, most)
+        variance = self.variance
+        within = variance.min(initial=np.inf) >= least and variance.max(initial=0.0) <= most
+        return bool(within and np.isfinite(given).all() and np.isfinite(mean).all())
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -285,6 +292,11 @@ class Limits:
     largest_mean: NotNegative = 1e8
     smallest_deviation: NotNegative = 1e-6
     largest_deviation: NotNegative = 1e5
+
+    @property
+    def variances(self) -> tuple[float, float]:
+        """Returns the bounds of variances."""
+        return self.smallest_deviation**2, self.largest_deviation**2
 
 
 @dataclass(frozen=True, slots=True)
@@ -528,9 +540,8 @@ def _gaussians(
         pivot = pivots(packed_covariances(covariance, forms[1]), k, space.order)
         marked = failing(~np.isnan(pivot[:, -1]))
     mark(marked, Reason.COVARIANCE_NOT_POSITIVE_DEFINITE)
-    plausible = (variance >= limits.smallest_deviation**2) & (
-        variance <= limits.largest_deviation**2
-    )
+    least, most = limits.variances
+    plausible = (variance >= least) & (variance <= most)
     mark(failing(plausible if bare is None else plausible | bare[:, None]), Reason.COVARIANCE_SCALE)
 
     truth, truth_invalid = _truth(received, k, limits)
@@ -598,7 +609,7 @@ def _all_usable(
     k, n = space.k, received.n
     forms = (k, k * (k + 1) // 2, k * k)
     form, truth_length = int(received.covariance_length[0]), int(received.truth_length[0])
-    ids, mean, truth = received.id, received.mean, received.truth
+    ids, truth = received.id, received.truth
     bare = form == 0 and assumed is not None
     ascending = ids[1:] > ids[:-1]
     if begins is not None:
@@ -606,41 +617,29 @@ def _all_usable(
     if (
         not received.has_id[0]
         or np.count_nonzero(ascending) != n - 1
-        or not (received.class_index.min() >= 0 and received.class_index.max() < classes)
         or received.mean_length[0] != k
         or not (form in forms or bare)
         or truth_length not in (0, k)
-        or not np.abs(mean).max() <= limits.largest_mean
         or (truth_length and not np.abs(truth).max() <= limits.largest_mean)
     ):
         return None
-    diagonal = (form == k or bare) and k > 1
+    diagonal, variances = (form == k or bare) and k > 1, limits.variances
     if bare:
-        assumed_all = np.broadcast_to(np.asarray(assumed), (n, k))
-        sent = Estimates(mean, assumed_all, _every(n, diagonal), received.score)
+        of_all, variances = np.broadcast_to(np.asarray(assumed), (n, k)), (0.0, np.inf)
+        sent = Estimates(received.mean, of_all, _every(n, diagonal), received.score)
     else:
         sent = _sent(received, diagonal)
     full = form == forms[2] > 1
     if full and not np.array_equal(sent.covariance, sent.covariance.transpose(0, 2, 1)):
         return None
-    variance = sent.variance
-    plausible = bare or (
-        variance.min() >= limits.smallest_deviation**2
-        and variance.max() <= limits.largest_deviation**2
-    )
-    if not plausible:
+    packed = sent.in_form(forms[0] if diagonal else forms[1])
+    pivot = usable_pivots(received, packed, space, classes, limits.largest_mean, variances)
+    if pivot is None:
         return None
-    if diagonal:
-        pivot = _of_variances(variance, space)
-    else:
-        pivot = pivots(sent.in_form(forms[1]), k, space.order)
-        # A sum is not NaN only if no term is.
-        if np.isnan(pivot[:, -1].sum()):
-            return None
     return FrameBatch(
         space=space,
         rows=np.arange(n),
-        id=ids,
+        id=received.id,
         class_index=received.class_index,
         sent=sent,
         truth=truth if truth_length else no_truth(n, k),
@@ -656,6 +655,40 @@ def _sent(received: ReceivedDetections, diagonal: bool) -> Estimates:
     if covariance.shape[1] == k * k > 1:
         covariance = covariance.reshape(-1, k, k)
     return Estimates(received.mean, covariance, _every(received.n, diagonal), received.score)
+
+
+def usable_pivots(
+    received: ReceivedDetections,
+    packed: FloatArray,
+    space: Space,
+    classes: int,
+    largest_mean: float,
+    variances: tuple[float, float],
+    kernels: Kernels | None = native.kernels,
+) -> FloatArray | None:
+    """Finds FrameBatch.pivot; None if any class, mean or covariance does not pass.
+
+    packed     (n, K) variances, or (n, K (K + 1) / 2) lower triangles
+    variances  their bounds
+    """
+    index, mean = received.class_index, received.mean
+    (n, k), (least, most) = mean.shape, variances
+    if kernels is not None:
+        pivot = np.empty((n, k))
+        values, covariances = np.ascontiguousarray(mean), np.ascontiguousarray(packed)
+        frame = index, classes, values, largest_mean, covariances
+        passed = kernels.usable(*frame, np.array(space.order), least, most, SINGULAR, pivot)
+        return pivot if passed else None
+    variance = packed if packed.shape[1] == k else packed[:, diagonal_in_triangle(k)]
+    if (
+        not (index.min() >= 0 and index.max() < classes)
+        or not np.abs(mean).max() <= largest_mean
+        or not (variance.min() >= least and variance.max() <= most)
+    ):
+        return None
+    diagonal = packed.shape[1] == k > 1
+    pivot = _of_variances(variance, space) if diagonal else pivots(packed, k, space.order)
+    return pivot if pivot.min() > 0 else None
 
 
 @lru_cache(maxsize=256)

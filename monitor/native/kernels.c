@@ -9,6 +9,7 @@
 #define Py_LIMITED_API 0x030B0000
 #include <Python.h>
 
+#include <float.h>
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -83,7 +84,6 @@ static void *take(Arrays *arrays, PyObject *object, const char *name, char forma
     return view->buf;
 }
 
-/* Checks the number of arguments, and 1 <= k <= MOST_DIMENSIONS. */
 static int counted(const char *name, Py_ssize_t given, Py_ssize_t wanted)
 {
     if (given == wanted)
@@ -103,7 +103,7 @@ static int dimensions_fit(Py_ssize_t k)
 /* ---- Cholesky factors, as frames/cholesky.py has them */
 
 /* So many detections side by side, as the processor likes them; each is computed by itself. */
-#define LANES 8
+#define LANES 16
 #define TRIANGLE(i, j) ((i) * ((i) + 1) / 2 + (j))
 
 typedef double Lanes[LANES];
@@ -113,38 +113,31 @@ typedef double Lanes[LANES];
  * Each entry is diminished by the products of the columns before, in their order, whatever the order
  * of the loops: the bits are those of factorise_lower in NumPy.
  *
- * returns  a bit for each lane whose pivots are regular: p p > singular a
+ * irregular  1 in the lanes of which a pivot is as good as zero, or none: not p p > singular a
  */
-static unsigned factorise(Lanes *restrict a, Py_ssize_t k, double singular)
+static void factorise(Lanes *restrict a, Py_ssize_t k, double singular, int64_t *restrict irregular)
 {
-    unsigned regular = (1u << LANES) - 1;
+    memset(irregular, 0, LANES * sizeof *irregular);
     for (Py_ssize_t i = 0; i < k; i++) {
-        double *restrict row = a[TRIANGLE(i, 0)];
-        Lanes smallest;
+        Lanes *restrict row = a + TRIANGLE(i, 0);
+        Lanes entry, smallest;
         for (int lane = 0; lane < LANES; lane++)
-            smallest[lane] = singular * row[i * LANES + lane];
-        for (Py_ssize_t j = 0; j < i; j++) {
-            const double *above = a[TRIANGLE(j, 0)];
-            Lanes entry;
-            memcpy(entry, row + j * LANES, sizeof entry);
+            smallest[lane] = singular * row[i][lane];
+        for (Py_ssize_t j = 0; j <= i; j++) {
+            Lanes *above = a + TRIANGLE(j, 0);
+            memcpy(entry, row[j], sizeof entry);
             for (Py_ssize_t m = 0; m < j; m++)
                 for (int lane = 0; lane < LANES; lane++)
-                    entry[lane] -= above[m * LANES + lane] * row[m * LANES + lane];
-            for (int lane = 0; lane < LANES; lane++)
-                row[j * LANES + lane] = entry[lane] / above[j * LANES + lane];
+                    entry[lane] -= above[m][lane] * row[m][lane];
+            if (j < i)
+                for (int lane = 0; lane < LANES; lane++)
+                    row[j][lane] = entry[lane] / above[j][lane];
         }
-        Lanes entry;
-        memcpy(entry, row + i * LANES, sizeof entry);
-        for (Py_ssize_t m = 0; m < i; m++)
-            for (int lane = 0; lane < LANES; lane++)
-                entry[lane] -= row[m * LANES + lane] * row[m * LANES + lane];
-        for (int lane = 0; lane < LANES; lane++) {
-            const double pivot = sqrt(entry[lane]);
-            row[i * LANES + lane] = pivot;
-            regular &= ~((unsigned)!(pivot * pivot > smallest[lane]) << lane);
-        }
+        for (int lane = 0; lane < LANES; lane++)
+            row[i][lane] = sqrt(entry[lane]);
+        for (int lane = 0; lane < LANES; lane++)
+            irregular[lane] |= !(row[i][lane] * row[i][lane] > smallest[lane]);
     }
-    return regular;
 }
 
 /* factorise_lower(a, singular): a (K, K, N) in place, on and below the diagonal. */
@@ -170,6 +163,7 @@ static PyObject *factorise_lower(PyObject *self, PyObject *const *args, Py_ssize
     if (!dimensions_fit(k))
         goto end;
     Lanes block[TRIANGLE(MOST_DIMENSIONS, 0)];
+    int64_t irregular[LANES];
     for (Py_ssize_t first = 0; first < n; first += LANES) {
         const Py_ssize_t here = n - first < LANES ? n - first : LANES;
         for (Py_ssize_t i = 0; i < k; i++)
@@ -178,15 +172,146 @@ static PyObject *factorise_lower(PyObject *self, PyObject *const *args, Py_ssize
                 for (int lane = 0; lane < LANES; lane++)
                     entry[lane] = lane < here ? a[(i * k + j) * n + first + lane] : i == j;
             }
-        const unsigned regular = factorise(block, k, singular);
+        factorise(block, k, singular, irregular);
         for (Py_ssize_t i = 0; i < k; i++)
             for (Py_ssize_t j = 0; j <= i; j++)
                 memcpy(a + (i * k + j) * n + first, block[TRIANGLE(i, j)], here * sizeof(double));
         for (Py_ssize_t lane = 0; lane < here; lane++)
-            if (!(regular >> lane & 1))
+            if (irregular[lane])
                 a[(k * k - 1) * n + first + lane] = NAN;
     }
     done = Py_NewRef(Py_None);
+end:
+    release(&arrays);
+    return done;
+}
+
+/* ---- frames/detections.py */
+
+/* Takes packed covariances of n detections: variances (n, K) or lower triangles (n, K (K + 1) / 2). */
+static const double *take_packed(Arrays *arrays, PyObject *object, Py_ssize_t n, Py_ssize_t k,
+                                 Py_ssize_t *form)
+{
+    Py_ssize_t shape[2] = {n, -1};
+    const double *packed = take(arrays, object, "packed", 'd', READ, 2, shape);
+    *form = shape[1];
+    if (packed == NULL || !dimensions_fit(k))
+        return NULL;
+    if (*form == k || *form == TRIANGLE(k, 0))
+        return packed;
+    PyErr_Format(PyExc_ValueError, "packed has %zd values a row: none of the forms", *form);
+    return NULL;
+}
+
+/* Tells whether no value is larger than that, NaN included. */
+static int at_most(double most, const double *values, Py_ssize_t count)
+{
+    int64_t beyond = 0; /* as wide as a value, so that several are compared at once */
+    for (Py_ssize_t i = 0; i < count; i++)
+        beyond |= !(fabs(values[i]) <= most);
+    return !beyond;
+}
+
+/* Tells whether all variances of packed covariances lie in bounds. */
+static int within(const double *packed, Py_ssize_t form, Py_ssize_t n, Py_ssize_t k, double least,
+                  double most)
+{
+    int fits = 1;
+    for (; n > 0; n--, packed += form)
+        for (Py_ssize_t i = 0; i < k; i++) {
+            const double variance = packed[form == k ? i : TRIANGLE(i, i)];
+            fits &= variance >= least && variance <= most;
+        }
+    return fits;
+}
+
+/* plausible(mean, packed, least, most)
+ *
+ * Tells whether means (n, K) and packed covariances are finite, and all variances in bounds. */
+static PyObject *plausible(PyObject *self, PyObject *const *args, Py_ssize_t given)
+{
+    (void)self;
+    Arrays arrays = {.taken = 0};
+    PyObject *done = NULL;
+    if (!counted("plausible", given, 4))
+        return NULL;
+    const double least = PyFloat_AsDouble(args[2]), most = PyFloat_AsDouble(args[3]);
+    if (PyErr_Occurred())
+        return NULL;
+    Py_ssize_t shape[2] = {-1, -1}, form;
+    const double *mean = take(&arrays, args[0], "mean", 'd', READ, 2, shape);
+    const Py_ssize_t n = shape[0], k = shape[1];
+    const double *packed = mean ? take_packed(&arrays, args[1], n, k, &form) : NULL;
+    if (packed != NULL)
+        done = PyBool_FromLong(at_most(DBL_MAX, mean, n * k) && at_most(DBL_MAX, packed, n * form) &&
+                               within(packed, form, n, k, least, most));
+    release(&arrays);
+    return done;
+}
+
+/* Writes the diagonals of Cholesky factors, (n, K), in the order of dimensions (K,); 0 where a
+ * covariance has none. */
+static int find_pivots(const double *packed, Py_ssize_t form, Py_ssize_t n, Py_ssize_t k,
+                       const int64_t *order, double singular, double *pivot)
+{
+    Lanes block[TRIANGLE(MOST_DIMENSIONS, 0)];
+    int64_t irregular[LANES] = {0};
+    int fits = 1;
+    for (; n > 0; n -= LANES, packed += LANES * form, pivot += LANES * k) {
+        for (Py_ssize_t i = 0; i < k; i++)
+            for (Py_ssize_t j = form == k ? i : 0; j <= i; j++) {
+                const int64_t p = order[i], q = order[j];
+                const int64_t place = form == k ? p : p > q ? TRIANGLE(p, q) : TRIANGLE(q, p);
+                /* Lanes that are left over compute the first detection once more. */
+                for (Py_ssize_t lane = 0; lane < LANES; lane++)
+                    block[TRIANGLE(i, j)][lane] = packed[(lane < n ? lane * form : 0) + place];
+            }
+        if (form == TRIANGLE(k, 0))
+            factorise(block, k, singular, irregular);
+        for (Py_ssize_t i = 0; i < k; i++)
+            for (Py_ssize_t lane = 0; lane < LANES && lane < n; lane++) {
+                const double found = block[TRIANGLE(i, i)][lane];
+                pivot[lane * k + i] = form == TRIANGLE(k, 0) ? found : sqrt(found);
+                fits &= found > 0 && !irregular[lane];
+            }
+    }
+    return fits;
+}
+
+/* usable(class_index, classes, mean, largest_mean, packed, order, least, most, singular, pivot)
+ *
+ * Tells whether all detections of a frame pass: classes (n,) below their number, means (n, K), packed
+ * covariances. If so, pivot (n, K) is written; else it is anything. */
+static PyObject *usable(PyObject *self, PyObject *const *args, Py_ssize_t given)
+{
+    (void)self;
+    Arrays arrays = {.taken = 0};
+    PyObject *done = NULL;
+    if (!counted("usable", given, 10))
+        return NULL;
+    const long long classes = PyLong_AsLongLong(args[1]);
+    const double largest = PyFloat_AsDouble(args[3]), least = PyFloat_AsDouble(args[6]);
+    const double most = PyFloat_AsDouble(args[7]), singular = PyFloat_AsDouble(args[8]);
+    if (PyErr_Occurred())
+        return NULL;
+    Py_ssize_t shape[2] = {-1, -1}, form;
+    const double *mean = take(&arrays, args[2], "mean", 'd', READ, 2, shape);
+    Py_ssize_t n = shape[0], k = shape[1];
+    const double *packed = mean ? take_packed(&arrays, args[4], n, k, &form) : NULL;
+    const int64_t *class = packed ? take(&arrays, args[0], "class_index", 'q', READ, 1, &n) : NULL;
+    const int64_t *order = class ? take(&arrays, args[5], "order", 'q', READ, 1, &k) : NULL;
+    double *pivot = order ? take(&arrays, args[9], "pivot", 'd', WRITE, 2, shape) : NULL;
+    if (pivot == NULL)
+        goto end;
+    for (Py_ssize_t i = 0; i < k; i++)
+        if (order[i] < 0 || order[i] >= k) {
+            PyErr_SetString(PyExc_ValueError, "order names a dimension that is not there");
+            goto end;
+        }
+    int fits = at_most(largest, mean, n * k) && within(packed, form, n, k, least, most);
+    for (Py_ssize_t row = 0; row < n; row++)
+        fits &= class[row] >= 0 && class[row] < classes;
+    done = PyBool_FromLong(fits && find_pivots(packed, form, n, k, order, singular, pivot));
 end:
     release(&arrays);
     return done;
@@ -372,7 +497,7 @@ static int numbers(PyObject *const *args, Py_ssize_t n, double *values)
 }
 
 /* Checks that each of n places lies below an end. */
-static int within(const char *name, const int64_t *places, Py_ssize_t n, Py_ssize_t end)
+static int below(const char *name, const int64_t *places, Py_ssize_t n, Py_ssize_t end)
 {
     for (Py_ssize_t i = 0; i < n; i++)
         if (places[i] < 0 || places[i] >= end) {
@@ -409,7 +534,7 @@ static PyObject *predict(PyObject *self, PyObject *const *args, Py_ssize_t given
     TAKE(moving, args[2], 'q', READ, 1, &velocities);
     TAKE(diffusion, args[3], 'd', READ, 2, shape + 1);
     const Py_ssize_t k = size - velocities;
-    if (!states_fit(size, k) || !within("moving", moving, velocities, k))
+    if (!states_fit(size, k) || !below("moving", moving, velocities, k))
         goto end;
     for (Py_ssize_t t = 0; t < tracks; t++) {
         double *x = state + t * size, *p = covariance + t * size * size;
@@ -539,8 +664,8 @@ static PyObject *update(PyObject *self, PyObject *const *args, Py_ssize_t given)
     const Py_ssize_t k = pairs[1];
     Py_ssize_t noises[3] = {-1, k, k};
     TAKE(noise, args[5], 'd', READ, 3, noises);
-    if (!states_fit(size, k) || !within("track", track, pairs[0], shape[0]) ||
-        !within("detection", detection, pairs[0], noises[0]))
+    if (!states_fit(size, k) || !below("track", track, pairs[0], shape[0]) ||
+        !below("detection", detection, pairs[0], noises[0]))
         goto end;
     memory = PyMem_Malloc((size_t)((2 * size + 1) * size + (3 * size + 2 * k + 1) * k + 1) *
                           sizeof(Lanes));
@@ -672,7 +797,10 @@ static int sweep(Search *s, const int64_t *rows, Py_ssize_t n, double farthest, 
 /* Turns factor into that of S, and u into the whitened innovation; returns lanes with a factor. */
 WIDE static unsigned measure(Lanes *factor, Lanes *u, Py_ssize_t j, double singular)
 {
-    const unsigned regular = factorise(factor, j, singular);
+    int64_t irregular[LANES];
+    unsigned regular = 0;
+    factorise(factor, j, singular, irregular);
+    EACH_LANE regular |= (unsigned)!irregular[lane] << lane;
     for (Py_ssize_t i = 0; i < j; i++) {
         for (Py_ssize_t m = 0; m < i; m++)
             EACH_LANE u[i][lane] -= factor[TRIANGLE(i, m)][lane] * u[m][lane];
@@ -709,8 +837,8 @@ static PyObject *gate(PyObject *self, PyObject *const *args, Py_ssize_t given)
     TAKE(pairs, args[14], 'q', WRITE, 2, room);
     TAKE(measures, args[15], 'd', WRITE, 2, ((Py_ssize_t[]){room[1], 2 * j + 1}));
     const Py_ssize_t n = s.detections.n;
-    if (!dimensions_fit(j) || !within("narrow", narrow, narrows, n) || !within("wide", wide, wides, n) ||
-        !within("joint", joint, j, s.tracks.size) || !within("joint", joint, j, s.detections.size))
+    if (!dimensions_fit(j) || !below("narrow", narrow, narrows, n) || !below("wide", wide, wides, n) ||
+        !below("joint", joint, j, s.tracks.size) || !below("joint", joint, j, s.detections.size))
         goto end;
     s.joint = joint, s.period = bounds, s.farthest = bounds + j, s.j = j;
     s.track = pairs, s.detection = pairs + room[1], s.most = room[1], s.bound = told[2];
@@ -757,9 +885,11 @@ end:
 static PyMethodDef methods[] = {
     KERNEL(factorise_lower),
     KERNEL(gate),
+    KERNEL(plausible),
     KERNEL(predict),
     KERNEL(read_records),
     KERNEL(update),
+    KERNEL(usable),
     KERNEL(write_records),
     {NULL, NULL, 0, NULL},
 };
