@@ -105,7 +105,7 @@ class Kernels(Protocol):
 
 
 def _built() -> Kernels | None:
-    """Imports the extension; None where it was not built of this very source, or is switched off."""
+    """Imports the extension; None where it is switched off, or built of another source."""
     if os.environ.get(SWITCH) == "off":
         return None
     try:
