@@ -15,8 +15,17 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from monitor import native
 from monitor.frames.cholesky import pivots
 from monitor.frames.classes import Sent, no_class, usable_opinions
+from monitor.frames.covariances import (
+    absent,
+    failing,
+    full_matrices,
+    pivots_of_variances,
+    symmetric,
+    usable_pivots,
+)
 from monitor.frames.marks import NotNegative
 from monitor.frames.space import (
     BoolArray,
@@ -31,6 +40,7 @@ from monitor.frames.space import (
     triangle,
     unpacked_covariances,
 )
+from monitor.native import Kernels
 
 IdArray = npt.NDArray[np.uint64]
 
@@ -105,12 +115,17 @@ class Estimates(Columns):
         """Returns σ of each dimension, (n, K)."""
         return np.sqrt(self.variance)
 
-    @property
-    def finite(self) -> bool:
-        """Tells whether all values are; sometimes says no where their sum overflows."""
-        # A sum is finite only if every term is, and one number is quicker to test.
-        with np.errstate(invalid="ignore", over="ignore"):
-            return bool(np.isfinite(self._given.sum()) and np.isfinite(self.mean.sum()))
+    def plausible(
+        self, variances: tuple[float, float], kernels: Kernels | None = native.kernels
+    ) -> bool:
+        """Tells whether all values are finite, and all variances within bounds."""
+        mean, given, (least, most) = self.mean, self._given, variances
+        if kernels is not None and given.ndim == 2:
+            values, covariances = np.ascontiguousarray(mean), np.ascontiguousarray(given)
+            return kernels.plausible(values, covariances, least, most)
+        variance = self.variance
+        within = variance.min(initial=np.inf) >= least and variance.max(initial=0.0) <= most
+        return bool(within and np.isfinite(given).all() and np.isfinite(mean).all())
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -156,64 +171,6 @@ class Estimates(Columns):
             np.concatenate([one.diagonal for one in parts]),
             np.concatenate(scores) if len(scores) == len(parts) else None,
         )
-
-
-# Largest |Σij − Σji| / (σi σj) that passes as rounding of single precision.
-ASYMMETRY = 1e-6
-
-
-def full_matrices(values: FloatArray, length: IntArray, forms: tuple[int, int, int]) -> FloatArray:
-    """Unpacks the three forms of the wire, (N, K, K); identity where no form fits.
-
-    The full form is returned as it came; symmetric() judges it.
-    """
-    n, k = values.shape[0], forms[0]
-    # Frames of one form, which is the rule, are unpacked in one piece.
-    form = length[0] if n else 0
-    if form in forms[1:] and (length == form).all() and values.shape[1] >= form:
-        return unpacked_covariances(values[:, :form], k)
-    matrices = np.zeros((n, k, k))
-    step = np.arange(k)
-    matrices[:, step, step] = 1.0
-    for form in dict.fromkeys(forms):
-        here = np.flatnonzero(length == form)
-        if here.size:
-            matrices[here] = unpacked_covariances(values[here, :form], k)
-    return matrices
-
-
-def absent(values: FloatArray, length: IntArray, fits: BoolArray) -> BoolArray | None:
-    """Marks rows without a covariance, or with one of zeros, (n,); None if there are none."""
-    if values.shape[1] and (values[:, 0] != 0).all() and (length > 0).all():
-        return None
-    # NaN is not zero: a covariance of NaN is wrong, not missing.
-    sent = np.arange(values.shape[1]) < length[:, None]
-    nothing: BoolArray = (length == 0) | (fits & ~((values != 0) & sent).any(axis=1))
-    return nothing
-
-
-def symmetric(covariance: FloatArray, full: BoolArray) -> tuple[FloatArray, BoolArray | None]:
-    """Averages the triangles of covariances, and marks rows that differ by more than rounding.
-
-    full     (n,) rows that came with both triangles
-    returns  (n, K, K); and (n,) rows, None if there are none
-    """
-    transposed = covariance.transpose(0, 2, 1)
-    if not full.any() or np.array_equal(covariance, transposed):
-        return covariance, None
-    with np.errstate(invalid="ignore", over="ignore"):
-        deviation = np.sqrt(np.abs(np.diagonal(covariance, axis1=1, axis2=2)))
-        allowed = ASYMMETRY * deviation[:, :, None] * deviation[:, None, :]
-        close = np.abs(covariance - transposed) <= allowed
-        # A value that is not finite is another finding.
-        return 0.5 * (covariance + transposed), failing(close | ~np.isfinite(covariance))
-
-
-def failing(flags: BoolArray) -> BoolArray | None:
-    """Marks rows with a flag that is not set, (n,); None, and quickly, if all are set."""
-    if np.count_nonzero(flags) == flags.size:
-        return None
-    return np.asarray(~flags.reshape(flags.shape[0], -1).all(axis=1))
 
 
 class Reason(IntEnum):
@@ -285,6 +242,11 @@ class Limits:
     largest_mean: NotNegative = 1e8
     smallest_deviation: NotNegative = 1e-6
     largest_deviation: NotNegative = 1e5
+
+    @property
+    def variances(self) -> tuple[float, float]:
+        """Returns the bounds of variances."""
+        return self.smallest_deviation**2, self.largest_deviation**2
 
 
 @dataclass(frozen=True, slots=True)
@@ -523,14 +485,13 @@ def _gaussians(
     if bare is not None:
         diagonal |= bare & (k > 1)
     if diagonal.all():
-        marked, pivot = failing(variance > 0), _of_variances(variance, space)
+        marked, pivot = failing(variance > 0), pivots_of_variances(variance, space)
     else:
         pivot = pivots(packed_covariances(covariance, forms[1]), k, space.order)
         marked = failing(~np.isnan(pivot[:, -1]))
     mark(marked, Reason.COVARIANCE_NOT_POSITIVE_DEFINITE)
-    plausible = (variance >= limits.smallest_deviation**2) & (
-        variance <= limits.largest_deviation**2
-    )
+    least, most = limits.variances
+    plausible = (variance >= least) & (variance <= most)
     mark(failing(plausible if bare is None else plausible | bare[:, None]), Reason.COVARIANCE_SCALE)
 
     truth, truth_invalid = _truth(received, k, limits)
@@ -606,41 +567,32 @@ def _all_usable(
     if (
         not received.has_id[0]
         or np.count_nonzero(ascending) != n - 1
-        or not (received.class_index.min() >= 0 and received.class_index.max() < classes)
         or received.mean_length[0] != k
         or not (form in forms or bare)
         or truth_length not in (0, k)
-        or not np.abs(mean).max() <= limits.largest_mean
         or (truth_length and not np.abs(truth).max() <= limits.largest_mean)
     ):
         return None
+    variances = limits.variances
     diagonal = (form == k or bare) and k > 1
     if bare:
-        assumed_all = np.broadcast_to(np.asarray(assumed), (n, k))
+        assumed_all, variances = np.broadcast_to(np.asarray(assumed), (n, k)), (0.0, np.inf)
         sent = Estimates(mean, assumed_all, _every(n, diagonal), received.score)
     else:
         sent = _sent(received, diagonal)
     full = form == forms[2] > 1
     if full and not np.array_equal(sent.covariance, sent.covariance.transpose(0, 2, 1)):
         return None
-    variance = sent.variance
-    plausible = bare or (
-        variance.min() >= limits.smallest_deviation**2
-        and variance.max() <= limits.largest_deviation**2
+    packed = sent.in_form(forms[0] if diagonal else forms[1])
+    pivot = usable_pivots(
+        received.class_index, mean, packed, space, classes, limits.largest_mean, variances
     )
-    if not plausible:
+    if pivot is None:
         return None
-    if diagonal:
-        pivot = _of_variances(variance, space)
-    else:
-        pivot = pivots(sent.in_form(forms[1]), k, space.order)
-        # A sum is not NaN only if no term is.
-        if np.isnan(pivot[:, -1].sum()):
-            return None
     return FrameBatch(
         space=space,
         rows=np.arange(n),
-        id=ids,
+        id=received.id,
         class_index=received.class_index,
         sent=sent,
         truth=truth if truth_length else no_truth(n, k),
@@ -668,13 +620,6 @@ def _every(n: int, value: bool) -> BoolArray:
 def _reasons(n: int, reason: int) -> npt.NDArray[np.uint8]:
     """Returns (n,) of one reason; read-only, since frames share it."""
     return read_only(np.full(n, reason, np.uint8))
-
-
-def _of_variances(variance: FloatArray, space: Space) -> FloatArray:
-    """Returns the diagonals of the Cholesky factors of diagonal covariances, (n, K)."""
-    with np.errstate(invalid="ignore"):
-        pivot: FloatArray = np.sqrt(variance[:, space.order])
-    return pivot
 
 
 def _truth(received: ReceivedDetections, k: int, limits: Limits) -> tuple[FloatArray, BoolArray]:

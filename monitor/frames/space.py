@@ -120,6 +120,13 @@ def diagonal_in_triangle(k: int) -> IntArray:
     return step * (step + 1) // 2 - 1
 
 
+@cache
+def above_diagonal(k: int) -> tuple[IntArray, IntArray]:
+    """Lists rows and columns of what is above the diagonal of a k × k matrix."""
+    rows, columns = np.triu_indices(k, 1)
+    return rows, columns
+
+
 def packed_covariances(covariance: FloatArray, form: int) -> FloatArray:
     """Packs symmetric (n, K, K) into (n, form): the diagonal, the lower triangle or all of it."""
     k = covariance.shape[1]

@@ -34,6 +34,25 @@ class Kernels(Protocol):
     def factorise_lower(self, a: FloatArray, singular: float, /) -> None:
         """Turns lower triangles (K, K, N) into their Cholesky factors, in place."""
 
+    def plausible(self, mean: FloatArray, packed: FloatArray, least: float, most: float, /) -> bool:
+        """Tells whether means (n, K) and packed covariances are finite, and variances in bounds."""
+
+    def usable(
+        self,
+        class_index: IntArray,
+        mean: FloatArray,
+        packed: FloatArray,
+        order: IntArray,
+        pivot: FloatArray,
+        classes: int,
+        largest_mean: float,
+        least: float,
+        most: float,
+        singular: float,
+        /,
+    ) -> bool:
+        """Tells whether all detections of a frame pass; if so, it has written the pivots (n, K)."""
+
     def read_records(
         self,
         data: bytes,

@@ -9,6 +9,7 @@
 #define Py_LIMITED_API 0x030B0000
 #include <Python.h>
 
+#include <float.h>
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -83,7 +84,29 @@ static void *take(Arrays *arrays, PyObject *object, const char *name, char forma
     return view->buf;
 }
 
-/* Checks the number of arguments, and 1 <= k <= MOST_DIMENSIONS. */
+/* Takes an argument into the variable of its name, or goes to the end. */
+#define TAKE(name, argument, format, access, axes, shape) \
+    if ((name = take(&arrays, argument, #name, format, access, axes, shape)) == NULL) goto end
+
+/* Reads so many numbers; returns whether all were some. */
+static int numbers(PyObject *const *args, Py_ssize_t n, double *values)
+{
+    for (Py_ssize_t i = 0; i < n; i++)
+        values[i] = PyFloat_AsDouble(args[i]);
+    return !PyErr_Occurred();
+}
+
+/* Checks that each of n places lies below an end. */
+static int within(const char *name, const int64_t *places, Py_ssize_t n, Py_ssize_t end)
+{
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (places[i] < 0 || places[i] >= end) {
+            PyErr_Format(PyExc_ValueError, "%s %lld is not below %zd", name, (long long)places[i], end);
+            return 0;
+        }
+    return 1;
+}
+
 static int counted(const char *name, Py_ssize_t given, Py_ssize_t wanted)
 {
     if (given == wanted)
@@ -108,6 +131,8 @@ static int dimensions_fit(Py_ssize_t k)
 
 typedef double Lanes[LANES];
 
+#define EACH_LANE for (int lane = 0; lane < LANES; lane++)
+
 /* Turns packed lower triangles into their factors, in place.
  *
  * Each entry is diminished by the products of the columns before, in their order, whatever the order
@@ -117,33 +142,24 @@ typedef double Lanes[LANES];
  */
 static unsigned factorise(Lanes *restrict a, Py_ssize_t k, double singular)
 {
-    unsigned regular = (1u << LANES) - 1;
+    int64_t irregular[LANES] = {0}; /* as wide as a value, so that lanes stay side by side */
     for (Py_ssize_t i = 0; i < k; i++) {
-        double *restrict row = a[TRIANGLE(i, 0)];
-        Lanes smallest;
-        for (int lane = 0; lane < LANES; lane++)
-            smallest[lane] = singular * row[i * LANES + lane];
-        for (Py_ssize_t j = 0; j < i; j++) {
-            const double *above = a[TRIANGLE(j, 0)];
-            Lanes entry;
-            memcpy(entry, row + j * LANES, sizeof entry);
+        Lanes *restrict row = a + TRIANGLE(i, 0);
+        Lanes entry, smallest;
+        EACH_LANE smallest[lane] = singular * row[i][lane];
+        for (Py_ssize_t j = 0; j <= i; j++) {
+            Lanes *above = a + TRIANGLE(j, 0);
+            memcpy(entry, row[j], sizeof entry);
             for (Py_ssize_t m = 0; m < j; m++)
-                for (int lane = 0; lane < LANES; lane++)
-                    entry[lane] -= above[m * LANES + lane] * row[m * LANES + lane];
-            for (int lane = 0; lane < LANES; lane++)
-                row[j * LANES + lane] = entry[lane] / above[j * LANES + lane];
+                EACH_LANE entry[lane] -= above[m][lane] * row[m][lane];
+            if (j < i)
+                EACH_LANE row[j][lane] = entry[lane] / above[j][lane];
         }
-        Lanes entry;
-        memcpy(entry, row + i * LANES, sizeof entry);
-        for (Py_ssize_t m = 0; m < i; m++)
-            for (int lane = 0; lane < LANES; lane++)
-                entry[lane] -= row[m * LANES + lane] * row[m * LANES + lane];
-        for (int lane = 0; lane < LANES; lane++) {
-            const double pivot = sqrt(entry[lane]);
-            row[i * LANES + lane] = pivot;
-            regular &= ~((unsigned)!(pivot * pivot > smallest[lane]) << lane);
-        }
+        EACH_LANE row[i][lane] = sqrt(entry[lane]);
+        EACH_LANE irregular[lane] |= !(row[i][lane] * row[i][lane] > smallest[lane]);
     }
+    unsigned regular = 0;
+    EACH_LANE regular |= (unsigned)!irregular[lane] << lane;
     return regular;
 }
 
@@ -187,6 +203,126 @@ static PyObject *factorise_lower(PyObject *self, PyObject *const *args, Py_ssize
                 a[(k * k - 1) * n + first + lane] = NAN;
     }
     done = Py_NewRef(Py_None);
+end:
+    release(&arrays);
+    return done;
+}
+
+/* ---- frames/detections.py */
+
+/* Takes packed covariances of n detections: variances (n, K) or lower triangles (n, K (K + 1) / 2). */
+static const double *take_packed(Arrays *arrays, PyObject *object, Py_ssize_t n, Py_ssize_t k,
+                                 Py_ssize_t *form)
+{
+    Py_ssize_t shape[2] = {n, -1};
+    const double *packed = take(arrays, object, "packed", 'd', READ, 2, shape);
+    *form = shape[1];
+    if (packed == NULL || !dimensions_fit(k) || *form == k || *form == TRIANGLE(k, 0))
+        return PyErr_Occurred() ? NULL : packed;
+    PyErr_Format(PyExc_ValueError, "packed has %zd values a row: none of the forms", *form);
+    return NULL;
+}
+
+/* Tells whether no size is larger; NaN is. */
+static int at_most(double most, const double *values, Py_ssize_t count)
+{
+    int64_t beyond = 0;
+    for (Py_ssize_t i = 0; i < count; i++)
+        beyond |= !(fabs(values[i]) <= most);
+    return !beyond;
+}
+
+/* Tells whether all variances of packed covariances lie in bounds. */
+static int bounded(const double *packed, Py_ssize_t form, Py_ssize_t n, Py_ssize_t k,
+                   const double bounds[2])
+{
+    int fits = 1;
+    for (; n > 0; n--, packed += form)
+        for (Py_ssize_t i = 0; i < k; i++) {
+            const double variance = packed[form == k ? i : TRIANGLE(i, i)];
+            fits &= variance >= bounds[0] && variance <= bounds[1];
+        }
+    return fits;
+}
+
+/* plausible(mean (n, K), packed, least, most): tells whether all is finite, and variances in bounds. */
+static PyObject *plausible(PyObject *self, PyObject *const *args, Py_ssize_t given)
+{
+    (void)self;
+    Arrays arrays = {.taken = 0};
+    PyObject *done = NULL;
+    double bounds[2], *mean;
+    Py_ssize_t shape[2] = {-1, -1}, form;
+    if (!counted("plausible", given, 4) || !numbers(args + 2, 2, bounds))
+        return NULL;
+    TAKE(mean, args[0], 'd', READ, 2, shape);
+    const double *packed = take_packed(&arrays, args[1], shape[0], shape[1], &form);
+    if (packed != NULL)
+        done = PyBool_FromLong(at_most(DBL_MAX, mean, shape[0] * shape[1]) &&
+                               at_most(DBL_MAX, packed, shape[0] * form) &&
+                               bounded(packed, form, shape[0], shape[1], bounds));
+end:
+    release(&arrays);
+    return done;
+}
+
+/* Writes the diagonals of Cholesky factors, (n, K), in the order of dimensions (K,).
+ *
+ * returns  1 if all covariances have a factor
+ */
+static int find_pivots(const double *packed, Py_ssize_t form, Py_ssize_t n, Py_ssize_t k,
+                       const int64_t *order, double singular, double *pivot)
+{
+    Lanes block[TRIANGLE(MOST_DIMENSIONS, 0)];
+    const int alone = form != TRIANGLE(k, 0);
+    int fits = 1;
+    for (; n > 0; n -= LANES, packed += LANES * form, pivot += LANES * k) {
+        for (Py_ssize_t i = 0; i < k; i++)
+            for (Py_ssize_t j = alone ? i : 0; j <= i; j++) {
+                const int64_t p = order[i], q = order[j];
+                const int64_t place = alone ? p : p > q ? TRIANGLE(p, q) : TRIANGLE(q, p);
+                /* Lanes that are left over compute the first detection once more. */
+                EACH_LANE block[TRIANGLE(i, j)][lane] = packed[(lane < n ? lane * form : 0) + place];
+            }
+        if (!alone)
+            fits &= factorise(block, k, singular) == (1u << LANES) - 1;
+        for (Py_ssize_t i = 0; i < k; i++)
+            for (Py_ssize_t lane = 0; lane < LANES && lane < n; lane++) {
+                const double found = block[TRIANGLE(i, i)][lane];
+                pivot[lane * k + i] = alone ? sqrt(found) : found;
+                fits &= found > 0.0;
+            }
+    }
+    return fits;
+}
+
+/* usable(class_index (n,), mean (n, K), packed, order (K,), pivot (n, K), classes, largest_mean, least,
+ *        most, singular)
+ *
+ * Tells whether all detections of a frame pass: classes below their number, means, covariances. If so,
+ * the pivots are written; else they are anything. */
+static PyObject *usable(PyObject *self, PyObject *const *args, Py_ssize_t given)
+{
+    (void)self;
+    Arrays arrays = {.taken = 0};
+    PyObject *done = NULL;
+    double told[5], *mean, *pivot;
+    int64_t *class_index, *order;
+    Py_ssize_t shape[2] = {-1, -1}, form;
+    if (!counted("usable", given, 10) || !numbers(args + 5, 5, told))
+        return NULL;
+    TAKE(mean, args[1], 'd', READ, 2, shape);
+    const Py_ssize_t n = shape[0], k = shape[1];
+    TAKE(class_index, args[0], 'q', READ, 1, shape);
+    TAKE(order, args[3], 'q', READ, 1, shape + 1);
+    TAKE(pivot, args[4], 'd', WRITE, 2, shape);
+    const double *packed = take_packed(&arrays, args[2], n, k, &form);
+    if (packed == NULL || !within("order", order, k, k))
+        goto end;
+    int fits = at_most(told[1], mean, n * k) && bounded(packed, form, n, k, told + 2);
+    for (Py_ssize_t row = 0; row < n; row++)
+        fits &= class_index[row] >= 0 && (double)class_index[row] < told[0];
+    done = PyBool_FromLong(fits && find_pivots(packed, form, n, k, order, told[4], pivot));
 end:
     release(&arrays);
     return done;
@@ -358,29 +494,6 @@ end:
 #define WIDE
 #endif
 #define INLINE static inline __attribute__((always_inline))
-#define EACH_LANE for (int lane = 0; lane < LANES; lane++)
-/* Takes an argument into the variable of its name, or goes to the end. */
-#define TAKE(name, argument, format, access, axes, shape) \
-    if ((name = take(&arrays, argument, #name, format, access, axes, shape)) == NULL) goto end
-
-/* Reads so many numbers; returns whether all were some. */
-static int numbers(PyObject *const *args, Py_ssize_t n, double *values)
-{
-    for (Py_ssize_t i = 0; i < n; i++)
-        values[i] = PyFloat_AsDouble(args[i]);
-    return !PyErr_Occurred();
-}
-
-/* Checks that each of n places lies below an end. */
-static int within(const char *name, const int64_t *places, Py_ssize_t n, Py_ssize_t end)
-{
-    for (Py_ssize_t i = 0; i < n; i++)
-        if (places[i] < 0 || places[i] >= end) {
-            PyErr_Format(PyExc_ValueError, "%s %lld is not below %zd", name, (long long)places[i], end);
-            return 0;
-        }
-    return 1;
-}
 
 /* Checks that states hold k measured dimensions, then velocities. */
 static int states_fit(Py_ssize_t size, Py_ssize_t k)
@@ -757,9 +870,11 @@ end:
 static PyMethodDef methods[] = {
     KERNEL(factorise_lower),
     KERNEL(gate),
+    KERNEL(plausible),
     KERNEL(predict),
     KERNEL(read_records),
     KERNEL(update),
+    KERNEL(usable),
     KERNEL(write_records),
     {NULL, NULL, 0, NULL},
 };

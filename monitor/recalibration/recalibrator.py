@@ -347,14 +347,7 @@ def sound_rows(sent: Estimates, made: Estimates, limits: Limits, *, definite: bo
         return np.ones(n, bool)
     if made.shapes != sent.shapes:
         return np.zeros(n, bool)
-    variance = made.variance
-    least, most = limits.smallest_deviation**2, limits.largest_deviation**2
-    if (
-        definite
-        and made.finite
-        and variance.min(initial=np.inf) >= least
-        and variance.max(initial=0.0) <= most
-    ):
+    if definite and made.plausible(limits.variances):
         return np.ones(n, bool)
     sound: BoolArray = ~np.logical_or.reduce([rows for rows, _ in _faults(made, limits)])
     return sound
