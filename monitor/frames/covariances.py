@@ -95,8 +95,9 @@ def usable_pivots(
     (n, k), (least, most) = mean.shape, variances
     if kernels is not None:
         order, pivot = np.array(space.order), np.empty((n, k))
-        sent = class_index, np.ascontiguousarray(mean), np.ascontiguousarray(packed)
-        passed = kernels.usable(*sent, order, pivot, classes, largest_mean, least, most, SINGULAR)
+        index, means = np.ascontiguousarray(class_index), np.ascontiguousarray(mean)
+        frame = index, means, np.ascontiguousarray(packed)
+        passed = kernels.usable(*frame, order, pivot, classes, largest_mean, least, most, SINGULAR)
         return pivot if passed else None
     variance = packed if packed.shape[1] == k else packed[:, diagonal_in_triangle(k)]
     if (
