@@ -16,8 +16,16 @@ import numpy as np
 import numpy.typing as npt
 
 from monitor import native
-from monitor.frames.cholesky import SINGULAR, pivots
+from monitor.frames.cholesky import pivots
 from monitor.frames.classes import Sent, no_class, usable_opinions
+from monitor.frames.covariances import (
+    absent,
+    failing,
+    full_matrices,
+    pivots_of_variances,
+    symmetric,
+    usable_pivots,
+)
 from monitor.frames.marks import NotNegative
 from monitor.frames.space import (
     BoolArray,
@@ -163,64 +171,6 @@ class Estimates(Columns):
             np.concatenate([one.diagonal for one in parts]),
             np.concatenate(scores) if len(scores) == len(parts) else None,
         )
-
-
-# Largest |Σij − Σji| / (σi σj) that passes as rounding of single precision.
-ASYMMETRY = 1e-6
-
-
-def full_matrices(values: FloatArray, length: IntArray, forms: tuple[int, int, int]) -> FloatArray:
-    """Unpacks the three forms of the wire, (N, K, K); identity where no form fits.
-
-    The full form is returned as it came; symmetric() judges it.
-    """
-    n, k = values.shape[0], forms[0]
-    # Frames of one form, which is the rule, are unpacked in one piece.
-    form = length[0] if n else 0
-    if form in forms[1:] and (length == form).all() and values.shape[1] >= form:
-        return unpacked_covariances(values[:, :form], k)
-    matrices = np.zeros((n, k, k))
-    step = np.arange(k)
-    matrices[:, step, step] = 1.0
-    for form in dict.fromkeys(forms):
-        here = np.flatnonzero(length == form)
-        if here.size:
-            matrices[here] = unpacked_covariances(values[here, :form], k)
-    return matrices
-
-
-def absent(values: FloatArray, length: IntArray, fits: BoolArray) -> BoolArray | None:
-    """Marks rows without a covariance, or with one of zeros, (n,); None if there are none."""
-    if values.shape[1] and (values[:, 0] != 0).all() and (length > 0).all():
-        return None
-    # NaN is not zero: a covariance of NaN is wrong, not missing.
-    sent = np.arange(values.shape[1]) < length[:, None]
-    nothing: BoolArray = (length == 0) | (fits & ~((values != 0) & sent).any(axis=1))
-    return nothing
-
-
-def symmetric(covariance: FloatArray, full: BoolArray) -> tuple[FloatArray, BoolArray | None]:
-    """Averages the triangles of covariances, and marks rows that differ by more than rounding.
-
-    full     (n,) rows that came with both triangles
-    returns  (n, K, K); and (n,) rows, None if there are none
-    """
-    transposed = covariance.transpose(0, 2, 1)
-    if not full.any() or np.array_equal(covariance, transposed):
-        return covariance, None
-    with np.errstate(invalid="ignore", over="ignore"):
-        deviation = np.sqrt(np.abs(np.diagonal(covariance, axis1=1, axis2=2)))
-        allowed = ASYMMETRY * deviation[:, :, None] * deviation[:, None, :]
-        close = np.abs(covariance - transposed) <= allowed
-        # A value that is not finite is another finding.
-        return 0.5 * (covariance + transposed), failing(close | ~np.isfinite(covariance))
-
-
-def failing(flags: BoolArray) -> BoolArray | None:
-    """Marks rows with a flag that is not set, (n,); None, and quickly, if all are set."""
-    if np.count_nonzero(flags) == flags.size:
-        return None
-    return np.asarray(~flags.reshape(flags.shape[0], -1).all(axis=1))
 
 
 class Reason(IntEnum):
@@ -535,7 +485,7 @@ def _gaussians(
     if bare is not None:
         diagonal |= bare & (k > 1)
     if diagonal.all():
-        marked, pivot = failing(variance > 0), _of_variances(variance, space)
+        marked, pivot = failing(variance > 0), pivots_of_variances(variance, space)
     else:
         pivot = pivots(packed_covariances(covariance, forms[1]), k, space.order)
         marked = failing(~np.isnan(pivot[:, -1]))
@@ -609,7 +559,7 @@ def _all_usable(
     k, n = space.k, received.n
     forms = (k, k * (k + 1) // 2, k * k)
     form, truth_length = int(received.covariance_length[0]), int(received.truth_length[0])
-    ids, truth = received.id, received.truth
+    ids, mean, truth = received.id, received.mean, received.truth
     bare = form == 0 and assumed is not None
     ascending = ids[1:] > ids[:-1]
     if begins is not None:
@@ -623,17 +573,20 @@ def _all_usable(
         or (truth_length and not np.abs(truth).max() <= limits.largest_mean)
     ):
         return None
-    diagonal, variances = (form == k or bare) and k > 1, limits.variances
+    variances = limits.variances
+    diagonal = (form == k or bare) and k > 1
     if bare:
-        of_all, variances = np.broadcast_to(np.asarray(assumed), (n, k)), (0.0, np.inf)
-        sent = Estimates(received.mean, of_all, _every(n, diagonal), received.score)
+        assumed_all, variances = np.broadcast_to(np.asarray(assumed), (n, k)), (0.0, np.inf)
+        sent = Estimates(mean, assumed_all, _every(n, diagonal), received.score)
     else:
         sent = _sent(received, diagonal)
     full = form == forms[2] > 1
     if full and not np.array_equal(sent.covariance, sent.covariance.transpose(0, 2, 1)):
         return None
     packed = sent.in_form(forms[0] if diagonal else forms[1])
-    pivot = usable_pivots(received, packed, space, classes, limits.largest_mean, variances)
+    pivot = usable_pivots(
+        received.class_index, mean, packed, space, classes, limits.largest_mean, variances
+    )
     if pivot is None:
         return None
     return FrameBatch(
@@ -657,40 +610,6 @@ def _sent(received: ReceivedDetections, diagonal: bool) -> Estimates:
     return Estimates(received.mean, covariance, _every(received.n, diagonal), received.score)
 
 
-def usable_pivots(
-    received: ReceivedDetections,
-    packed: FloatArray,
-    space: Space,
-    classes: int,
-    largest_mean: float,
-    variances: tuple[float, float],
-    kernels: Kernels | None = native.kernels,
-) -> FloatArray | None:
-    """Finds FrameBatch.pivot; None if any class, mean or covariance does not pass.
-
-    packed     (n, K) variances, or (n, K (K + 1) / 2) lower triangles
-    variances  their bounds
-    """
-    index, mean = received.class_index, received.mean
-    (n, k), (least, most) = mean.shape, variances
-    if kernels is not None:
-        pivot = np.empty((n, k))
-        values, covariances = np.ascontiguousarray(mean), np.ascontiguousarray(packed)
-        frame = index, classes, values, largest_mean, covariances
-        passed = kernels.usable(*frame, np.array(space.order), least, most, SINGULAR, pivot)
-        return pivot if passed else None
-    variance = packed if packed.shape[1] == k else packed[:, diagonal_in_triangle(k)]
-    if (
-        not (index.min() >= 0 and index.max() < classes)
-        or not np.abs(mean).max() <= largest_mean
-        or not (variance.min() >= least and variance.max() <= most)
-    ):
-        return None
-    diagonal = packed.shape[1] == k > 1
-    pivot = _of_variances(variance, space) if diagonal else pivots(packed, k, space.order)
-    return pivot if pivot.min() > 0 else None
-
-
 @lru_cache(maxsize=256)
 def _every(n: int, value: bool) -> BoolArray:
     """Returns (n,) of one value; read-only, since frames share it."""
@@ -701,13 +620,6 @@ def _every(n: int, value: bool) -> BoolArray:
 def _reasons(n: int, reason: int) -> npt.NDArray[np.uint8]:
     """Returns (n,) of one reason; read-only, since frames share it."""
     return read_only(np.full(n, reason, np.uint8))
-
-
-def _of_variances(variance: FloatArray, space: Space) -> FloatArray:
-    """Returns the diagonals of the Cholesky factors of diagonal covariances, (n, K)."""
-    with np.errstate(invalid="ignore"):
-        pivot: FloatArray = np.sqrt(variance[:, space.order])
-    return pivot
 
 
 def _truth(received: ReceivedDetections, k: int, limits: Limits) -> tuple[FloatArray, BoolArray]:

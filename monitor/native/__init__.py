@@ -42,15 +42,15 @@ class Kernels(Protocol):
     def usable(
         self,
         class_index: IntArray,
-        classes: int,
         mean: FloatArray,
-        largest_mean: float,
         packed: FloatArray,
         order: IntArray,
+        pivot: FloatArray,
+        classes: int,
+        largest_mean: float,
         least: float,
         most: float,
         singular: float,
-        pivot: FloatArray,
         /,
     ) -> bool:
         """Tells whether all detections of a frame pass; if so, it has written the pivots (n, K)."""

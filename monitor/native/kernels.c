@@ -84,6 +84,29 @@ static void *take(Arrays *arrays, PyObject *object, const char *name, char forma
     return view->buf;
 }
 
+/* Takes an argument into the variable of its name, or goes to the end. */
+#define TAKE(name, argument, format, access, axes, shape) \
+    if ((name = take(&arrays, argument, #name, format, access, axes, shape)) == NULL) goto end
+
+/* Reads so many numbers; returns whether all were some. */
+static int numbers(PyObject *const *args, Py_ssize_t n, double *values)
+{
+    for (Py_ssize_t i = 0; i < n; i++)
+        values[i] = PyFloat_AsDouble(args[i]);
+    return !PyErr_Occurred();
+}
+
+/* Checks that each of n places lies below an end. */
+static int within(const char *name, const int64_t *places, Py_ssize_t n, Py_ssize_t end)
+{
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (places[i] < 0 || places[i] >= end) {
+            PyErr_Format(PyExc_ValueError, "%s %lld is not below %zd", name, (long long)places[i], end);
+            return 0;
+        }
+    return 1;
+}
+
 static int counted(const char *name, Py_ssize_t given, Py_ssize_t wanted)
 {
     if (given == wanted)
@@ -103,41 +126,41 @@ static int dimensions_fit(Py_ssize_t k)
 /* ---- Cholesky factors, as frames/cholesky.py has them */
 
 /* So many detections side by side, as the processor likes them; each is computed by itself. */
-#define LANES 16
+#define LANES 8
 #define TRIANGLE(i, j) ((i) * ((i) + 1) / 2 + (j))
 
 typedef double Lanes[LANES];
+
+#define EACH_LANE for (int lane = 0; lane < LANES; lane++)
 
 /* Turns packed lower triangles into their factors, in place.
  *
  * Each entry is diminished by the products of the columns before, in their order, whatever the order
  * of the loops: the bits are those of factorise_lower in NumPy.
  *
- * irregular  1 in the lanes of which a pivot is as good as zero, or none: not p p > singular a
+ * returns  a bit for each lane whose pivots are regular: p p > singular a
  */
-static void factorise(Lanes *restrict a, Py_ssize_t k, double singular, int64_t *restrict irregular)
+static unsigned factorise(Lanes *restrict a, Py_ssize_t k, double singular)
 {
-    memset(irregular, 0, LANES * sizeof *irregular);
+    int64_t irregular[LANES] = {0}; /* as wide as a value, so that lanes stay side by side */
     for (Py_ssize_t i = 0; i < k; i++) {
         Lanes *restrict row = a + TRIANGLE(i, 0);
         Lanes entry, smallest;
-        for (int lane = 0; lane < LANES; lane++)
-            smallest[lane] = singular * row[i][lane];
+        EACH_LANE smallest[lane] = singular * row[i][lane];
         for (Py_ssize_t j = 0; j <= i; j++) {
             Lanes *above = a + TRIANGLE(j, 0);
             memcpy(entry, row[j], sizeof entry);
             for (Py_ssize_t m = 0; m < j; m++)
-                for (int lane = 0; lane < LANES; lane++)
-                    entry[lane] -= above[m][lane] * row[m][lane];
+                EACH_LANE entry[lane] -= above[m][lane] * row[m][lane];
             if (j < i)
-                for (int lane = 0; lane < LANES; lane++)
-                    row[j][lane] = entry[lane] / above[j][lane];
+                EACH_LANE row[j][lane] = entry[lane] / above[j][lane];
         }
-        for (int lane = 0; lane < LANES; lane++)
-            row[i][lane] = sqrt(entry[lane]);
-        for (int lane = 0; lane < LANES; lane++)
-            irregular[lane] |= !(row[i][lane] * row[i][lane] > smallest[lane]);
+        EACH_LANE row[i][lane] = sqrt(entry[lane]);
+        EACH_LANE irregular[lane] |= !(row[i][lane] * row[i][lane] > smallest[lane]);
     }
+    unsigned regular = 0;
+    EACH_LANE regular |= (unsigned)!irregular[lane] << lane;
+    return regular;
 }
 
 /* factorise_lower(a, singular): a (K, K, N) in place, on and below the diagonal. */
@@ -163,7 +186,6 @@ static PyObject *factorise_lower(PyObject *self, PyObject *const *args, Py_ssize
     if (!dimensions_fit(k))
         goto end;
     Lanes block[TRIANGLE(MOST_DIMENSIONS, 0)];
-    int64_t irregular[LANES];
     for (Py_ssize_t first = 0; first < n; first += LANES) {
         const Py_ssize_t here = n - first < LANES ? n - first : LANES;
         for (Py_ssize_t i = 0; i < k; i++)
@@ -172,12 +194,12 @@ static PyObject *factorise_lower(PyObject *self, PyObject *const *args, Py_ssize
                 for (int lane = 0; lane < LANES; lane++)
                     entry[lane] = lane < here ? a[(i * k + j) * n + first + lane] : i == j;
             }
-        factorise(block, k, singular, irregular);
+        const unsigned regular = factorise(block, k, singular);
         for (Py_ssize_t i = 0; i < k; i++)
             for (Py_ssize_t j = 0; j <= i; j++)
                 memcpy(a + (i * k + j) * n + first, block[TRIANGLE(i, j)], here * sizeof(double));
         for (Py_ssize_t lane = 0; lane < here; lane++)
-            if (irregular[lane])
+            if (!(regular >> lane & 1))
                 a[(k * k - 1) * n + first + lane] = NAN;
     }
     done = Py_NewRef(Py_None);
@@ -195,123 +217,112 @@ static const double *take_packed(Arrays *arrays, PyObject *object, Py_ssize_t n,
     Py_ssize_t shape[2] = {n, -1};
     const double *packed = take(arrays, object, "packed", 'd', READ, 2, shape);
     *form = shape[1];
-    if (packed == NULL || !dimensions_fit(k))
-        return NULL;
-    if (*form == k || *form == TRIANGLE(k, 0))
-        return packed;
+    if (packed == NULL || !dimensions_fit(k) || *form == k || *form == TRIANGLE(k, 0))
+        return PyErr_Occurred() ? NULL : packed;
     PyErr_Format(PyExc_ValueError, "packed has %zd values a row: none of the forms", *form);
     return NULL;
 }
 
-/* Tells whether no value is larger than that, NaN included. */
+/* Tells whether no size is larger; NaN is. */
 static int at_most(double most, const double *values, Py_ssize_t count)
 {
-    int64_t beyond = 0; /* as wide as a value, so that several are compared at once */
+    int64_t beyond = 0;
     for (Py_ssize_t i = 0; i < count; i++)
         beyond |= !(fabs(values[i]) <= most);
     return !beyond;
 }
 
 /* Tells whether all variances of packed covariances lie in bounds. */
-static int within(const double *packed, Py_ssize_t form, Py_ssize_t n, Py_ssize_t k, double least,
-                  double most)
+static int bounded(const double *packed, Py_ssize_t form, Py_ssize_t n, Py_ssize_t k,
+                   const double bounds[2])
 {
     int fits = 1;
     for (; n > 0; n--, packed += form)
         for (Py_ssize_t i = 0; i < k; i++) {
             const double variance = packed[form == k ? i : TRIANGLE(i, i)];
-            fits &= variance >= least && variance <= most;
+            fits &= variance >= bounds[0] && variance <= bounds[1];
         }
     return fits;
 }
 
-/* plausible(mean, packed, least, most)
- *
- * Tells whether means (n, K) and packed covariances are finite, and all variances in bounds. */
+/* plausible(mean (n, K), packed, least, most): tells whether all is finite, and variances in bounds. */
 static PyObject *plausible(PyObject *self, PyObject *const *args, Py_ssize_t given)
 {
     (void)self;
     Arrays arrays = {.taken = 0};
     PyObject *done = NULL;
-    if (!counted("plausible", given, 4))
-        return NULL;
-    const double least = PyFloat_AsDouble(args[2]), most = PyFloat_AsDouble(args[3]);
-    if (PyErr_Occurred())
-        return NULL;
+    double bounds[2], *mean;
     Py_ssize_t shape[2] = {-1, -1}, form;
-    const double *mean = take(&arrays, args[0], "mean", 'd', READ, 2, shape);
-    const Py_ssize_t n = shape[0], k = shape[1];
-    const double *packed = mean ? take_packed(&arrays, args[1], n, k, &form) : NULL;
+    if (!counted("plausible", given, 4) || !numbers(args + 2, 2, bounds))
+        return NULL;
+    TAKE(mean, args[0], 'd', READ, 2, shape);
+    const double *packed = take_packed(&arrays, args[1], shape[0], shape[1], &form);
     if (packed != NULL)
-        done = PyBool_FromLong(at_most(DBL_MAX, mean, n * k) && at_most(DBL_MAX, packed, n * form) &&
-                               within(packed, form, n, k, least, most));
+        done = PyBool_FromLong(at_most(DBL_MAX, mean, shape[0] * shape[1]) &&
+                               at_most(DBL_MAX, packed, shape[0] * form) &&
+                               bounded(packed, form, shape[0], shape[1], bounds));
+end:
     release(&arrays);
     return done;
 }
 
-/* Writes the diagonals of Cholesky factors, (n, K), in the order of dimensions (K,); 0 where a
- * covariance has none. */
+/* Writes the diagonals of Cholesky factors, (n, K), in the order of dimensions (K,).
+ *
+ * returns  1 if all covariances have a factor
+ */
 static int find_pivots(const double *packed, Py_ssize_t form, Py_ssize_t n, Py_ssize_t k,
                        const int64_t *order, double singular, double *pivot)
 {
     Lanes block[TRIANGLE(MOST_DIMENSIONS, 0)];
-    int64_t irregular[LANES] = {0};
+    const int alone = form != TRIANGLE(k, 0);
     int fits = 1;
     for (; n > 0; n -= LANES, packed += LANES * form, pivot += LANES * k) {
         for (Py_ssize_t i = 0; i < k; i++)
-            for (Py_ssize_t j = form == k ? i : 0; j <= i; j++) {
+            for (Py_ssize_t j = alone ? i : 0; j <= i; j++) {
                 const int64_t p = order[i], q = order[j];
-                const int64_t place = form == k ? p : p > q ? TRIANGLE(p, q) : TRIANGLE(q, p);
+                const int64_t place = alone ? p : p > q ? TRIANGLE(p, q) : TRIANGLE(q, p);
                 /* Lanes that are left over compute the first detection once more. */
-                for (Py_ssize_t lane = 0; lane < LANES; lane++)
-                    block[TRIANGLE(i, j)][lane] = packed[(lane < n ? lane * form : 0) + place];
+                EACH_LANE block[TRIANGLE(i, j)][lane] = packed[(lane < n ? lane * form : 0) + place];
             }
-        if (form == TRIANGLE(k, 0))
-            factorise(block, k, singular, irregular);
+        if (!alone)
+            fits &= factorise(block, k, singular) == (1u << LANES) - 1;
         for (Py_ssize_t i = 0; i < k; i++)
             for (Py_ssize_t lane = 0; lane < LANES && lane < n; lane++) {
                 const double found = block[TRIANGLE(i, i)][lane];
-                pivot[lane * k + i] = form == TRIANGLE(k, 0) ? found : sqrt(found);
-                fits &= found > 0 && !irregular[lane];
+                pivot[lane * k + i] = alone ? sqrt(found) : found;
+                fits &= found > 0.0;
             }
     }
     return fits;
 }
 
-/* usable(class_index, classes, mean, largest_mean, packed, order, least, most, singular, pivot)
+/* usable(class_index (n,), mean (n, K), packed, order (K,), pivot (n, K), classes, largest_mean, least,
+ *        most, singular)
  *
- * Tells whether all detections of a frame pass: classes (n,) below their number, means (n, K), packed
- * covariances. If so, pivot (n, K) is written; else it is anything. */
+ * Tells whether all detections of a frame pass: classes below their number, means, covariances. If so,
+ * the pivots are written; else they are anything. */
 static PyObject *usable(PyObject *self, PyObject *const *args, Py_ssize_t given)
 {
     (void)self;
     Arrays arrays = {.taken = 0};
     PyObject *done = NULL;
-    if (!counted("usable", given, 10))
-        return NULL;
-    const long long classes = PyLong_AsLongLong(args[1]);
-    const double largest = PyFloat_AsDouble(args[3]), least = PyFloat_AsDouble(args[6]);
-    const double most = PyFloat_AsDouble(args[7]), singular = PyFloat_AsDouble(args[8]);
-    if (PyErr_Occurred())
-        return NULL;
+    double told[5], *mean, *pivot;
+    int64_t *class_index, *order;
     Py_ssize_t shape[2] = {-1, -1}, form;
-    const double *mean = take(&arrays, args[2], "mean", 'd', READ, 2, shape);
-    Py_ssize_t n = shape[0], k = shape[1];
-    const double *packed = mean ? take_packed(&arrays, args[4], n, k, &form) : NULL;
-    const int64_t *class = packed ? take(&arrays, args[0], "class_index", 'q', READ, 1, &n) : NULL;
-    const int64_t *order = class ? take(&arrays, args[5], "order", 'q', READ, 1, &k) : NULL;
-    double *pivot = order ? take(&arrays, args[9], "pivot", 'd', WRITE, 2, shape) : NULL;
-    if (pivot == NULL)
+    if (!counted("usable", given, 10) || !numbers(args + 5, 5, told))
+        return NULL;
+    TAKE(mean, args[1], 'd', READ, 2, shape);
+    const Py_ssize_t n = shape[0], k = shape[1];
+    TAKE(class_index, args[0], 'q', READ, 1, shape);
+    TAKE(order, args[3], 'q', READ, 1, shape + 1);
+    TAKE(pivot, args[4], 'd', WRITE, 2, shape);
+    const double *packed = take_packed(&arrays, args[2], n, k, &form);
+    if (packed == NULL || !within("order", order, k, k))
         goto end;
-    for (Py_ssize_t i = 0; i < k; i++)
-        if (order[i] < 0 || order[i] >= k) {
-            PyErr_SetString(PyExc_ValueError, "order names a dimension that is not there");
-            goto end;
-        }
-    int fits = at_most(largest, mean, n * k) && within(packed, form, n, k, least, most);
+    int fits = at_most(told[1], mean, n * k) && bounded(packed, form, n, k, told + 2);
     for (Py_ssize_t row = 0; row < n; row++)
-        fits &= class[row] >= 0 && class[row] < classes;
-    done = PyBool_FromLong(fits && find_pivots(packed, form, n, k, order, singular, pivot));
+        fits &= class_index[row] >= 0 && (double)class_index[row] < told[0];
+    done = PyBool_FromLong(fits && find_pivots(packed, form, n, k, order, told[4], pivot));
 end:
     release(&arrays);
     return done;
@@ -483,29 +494,6 @@ end:
 #define WIDE
 #endif
 #define INLINE static inline __attribute__((always_inline))
-#define EACH_LANE for (int lane = 0; lane < LANES; lane++)
-/* Takes an argument into the variable of its name, or goes to the end. */
-#define TAKE(name, argument, format, access, axes, shape) \
-    if ((name = take(&arrays, argument, #name, format, access, axes, shape)) == NULL) goto end
-
-/* Reads so many numbers; returns whether all were some. */
-static int numbers(PyObject *const *args, Py_ssize_t n, double *values)
-{
-    for (Py_ssize_t i = 0; i < n; i++)
-        values[i] = PyFloat_AsDouble(args[i]);
-    return !PyErr_Occurred();
-}
-
-/* Checks that each of n places lies below an end. */
-static int below(const char *name, const int64_t *places, Py_ssize_t n, Py_ssize_t end)
-{
-    for (Py_ssize_t i = 0; i < n; i++)
-        if (places[i] < 0 || places[i] >= end) {
-            PyErr_Format(PyExc_ValueError, "%s %lld is not below %zd", name, (long long)places[i], end);
-            return 0;
-        }
-    return 1;
-}
 
 /* Checks that states hold k measured dimensions, then velocities. */
 static int states_fit(Py_ssize_t size, Py_ssize_t k)
@@ -534,7 +522,7 @@ static PyObject *predict(PyObject *self, PyObject *const *args, Py_ssize_t given
     TAKE(moving, args[2], 'q', READ, 1, &velocities);
     TAKE(diffusion, args[3], 'd', READ, 2, shape + 1);
     const Py_ssize_t k = size - velocities;
-    if (!states_fit(size, k) || !below("moving", moving, velocities, k))
+    if (!states_fit(size, k) || !within("moving", moving, velocities, k))
         goto end;
     for (Py_ssize_t t = 0; t < tracks; t++) {
         double *x = state + t * size, *p = covariance + t * size * size;
@@ -664,8 +652,8 @@ static PyObject *update(PyObject *self, PyObject *const *args, Py_ssize_t given)
     const Py_ssize_t k = pairs[1];
     Py_ssize_t noises[3] = {-1, k, k};
     TAKE(noise, args[5], 'd', READ, 3, noises);
-    if (!states_fit(size, k) || !below("track", track, pairs[0], shape[0]) ||
-        !below("detection", detection, pairs[0], noises[0]))
+    if (!states_fit(size, k) || !within("track", track, pairs[0], shape[0]) ||
+        !within("detection", detection, pairs[0], noises[0]))
         goto end;
     memory = PyMem_Malloc((size_t)((2 * size + 1) * size + (3 * size + 2 * k + 1) * k + 1) *
                           sizeof(Lanes));
@@ -797,10 +785,7 @@ static int sweep(Search *s, const int64_t *rows, Py_ssize_t n, double farthest, 
 /* Turns factor into that of S, and u into the whitened innovation; returns lanes with a factor. */
 WIDE static unsigned measure(Lanes *factor, Lanes *u, Py_ssize_t j, double singular)
 {
-    int64_t irregular[LANES];
-    unsigned regular = 0;
-    factorise(factor, j, singular, irregular);
-    EACH_LANE regular |= (unsigned)!irregular[lane] << lane;
+    const unsigned regular = factorise(factor, j, singular);
     for (Py_ssize_t i = 0; i < j; i++) {
         for (Py_ssize_t m = 0; m < i; m++)
             EACH_LANE u[i][lane] -= factor[TRIANGLE(i, m)][lane] * u[m][lane];
@@ -837,8 +822,8 @@ static PyObject *gate(PyObject *self, PyObject *const *args, Py_ssize_t given)
     TAKE(pairs, args[14], 'q', WRITE, 2, room);
     TAKE(measures, args[15], 'd', WRITE, 2, ((Py_ssize_t[]){room[1], 2 * j + 1}));
     const Py_ssize_t n = s.detections.n;
-    if (!dimensions_fit(j) || !below("narrow", narrow, narrows, n) || !below("wide", wide, wides, n) ||
-        !below("joint", joint, j, s.tracks.size) || !below("joint", joint, j, s.detections.size))
+    if (!dimensions_fit(j) || !within("narrow", narrow, narrows, n) || !within("wide", wide, wides, n) ||
+        !within("joint", joint, j, s.tracks.size) || !within("joint", joint, j, s.detections.size))
         goto end;
     s.joint = joint, s.period = bounds, s.farthest = bounds + j, s.j = j;
     s.track = pairs, s.detection = pairs + room[1], s.most = room[1], s.bound = told[2];
