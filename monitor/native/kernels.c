@@ -718,7 +718,7 @@ typedef struct {
     Side tracks, detections;
     const int64_t *joint;
     const double *period, *farthest;
-    int64_t *track, *detection;
+    int64_t *track, *detection, *near;
     Py_ssize_t j, found, most;
     double bound;
 } Search;
@@ -743,7 +743,7 @@ static double joined(const Search *s, int64_t t, int64_t d, Py_ssize_t i, Py_ssi
 }
 
 /* Sweeps over n detections in the order of their places; returns whether `most` were enough. */
-static int sweep(Search *s, const int64_t *rows, Py_ssize_t n, double farthest, double most)
+static int sweep(Search *s, const int64_t *rows, Py_ssize_t n, double farthest, Py_ssize_t most)
 {
     double reach = 0.0, low = INFINITY, high = -INFINITY;
     for (Py_ssize_t i = 0; i < n; i++) {
@@ -763,12 +763,20 @@ static int sweep(Search *s, const int64_t *rows, Py_ssize_t n, double farthest, 
             else
                 end = middle;
         }
+        /* Without a branch that depends on the class: it would be guessed wrong. */
+        Py_ssize_t near = 0;
         for (; begin < n && s->detections.place[rows[begin]] <= at + window; begin++) {
             const int64_t d = rows[begin];
-            if (s->detections.kind[d] != s->tracks.kind[t])
-                continue;
-            if (--most < 0.0)
-                return 0;
+            const int same = s->detections.kind[d] == s->tracks.kind[t];
+            const double reaches = s->tracks.reach[t] + s->detections.reach[d];
+            s->near[near] = d;
+            near += same & (fabs(s->detections.place[d] - at) <= reaches);
+            most -= same;
+        }
+        if (most < 0)
+            return 0;
+        for (Py_ssize_t c = 0; c < near; c++) {
+            const int64_t d = s->near[c];
             Py_ssize_t i = 0;
             for (; i < s->j; i++) {
                 const double nu = apart(s, t, d, i);
@@ -827,8 +835,15 @@ static PyObject *gate(PyObject *self, PyObject *const *args, Py_ssize_t given)
         goto end;
     s.joint = joint, s.period = bounds, s.farthest = bounds + j, s.j = j;
     s.track = pairs, s.detection = pairs + room[1], s.most = room[1], s.bound = told[2];
-    if (!sweep(&s, narrow, narrows, told[0], told[3]) ||
-        !sweep(&s, wide, wides, told[0], told[3])) {
+    const Py_ssize_t most = told[3] >= 0.0 && told[3] < 1e9 ? (Py_ssize_t)told[3] : 0;
+    s.near = PyMem_Malloc((size_t)(narrows + wides + 1) * sizeof *s.near);
+    if (s.near == NULL) {
+        PyErr_NoMemory();
+        goto end;
+    }
+    const int all = sweep(&s, narrow, narrows, told[0], most) && sweep(&s, wide, wides, told[0], most);
+    PyMem_Free(s.near);
+    if (!all) {
         done = Py_NewRef(Py_None);
         goto end;
     }

@@ -37,6 +37,9 @@ from monitor.tracking.motion import TrackerSettings
 # So few pairs are compared one by one in less time than detections are sorted.
 _FEW_PAIRS = 1024
 
+# So few pairs are assigned in one go.
+_FEW_CONTESTED = 64
+
 # More pairs than this in the windows of a sweep, and the windows are halved until they are fewer:
 # whatever covariances a detector sends, a frame costs a bounded time.
 _MOST_SWEPT = 1 << 19
@@ -204,7 +207,8 @@ def gated_pairs(
 
     max_distance  unit, in any of the first two lengths; what lies farther is no pair
     """
-    spots = _spots(tracks, space, limit), _spots(detections, space, limit)
+    plane = _plane(space)
+    spots = _spots(tracks, plane, limit), _spots(detections, plane, limit)
     if kernels is not None:
         found = _by_kernel(tracks, detections, spots, space, limit, max_distance, kernels)
         if found is not None:
@@ -341,14 +345,13 @@ class Spots:
     kind: IntArray
 
 
-def _spots(side: Gaussians, space: Space, limit: float) -> Spots:
-    first = _plane(space)[:1]
-    if not first:
+def _spots(side: Gaussians, plane: list[int], limit: float) -> Spots:
+    if not plane:
         nowhere = np.zeros(side.class_index.size)
         return Spots(nowhere, nowhere, side.class_index)
-    variance = side.covariance[:, first[0], first[0]]
-    reach = np.sqrt(limit * variance) * (1.0 + _ROOM)
-    return Spots(np.ascontiguousarray(side.mean[:, first[0]]), reach, side.class_index)
+    first = plane[0]
+    reach = np.sqrt(limit * side.covariance[:, first, first]) * (1.0 + _ROOM)
+    return Spots(side.mean[:, first].copy(), reach, side.class_index)
 
 
 def near_pairs(
@@ -377,6 +380,8 @@ def _narrow_and_wide(reach: FloatArray) -> tuple[IntArray, IntArray]:
     The window of a track must cover the widest detection. So that a single one with an absurd
     covariance does not open the windows for all, the wide ones are looked for by themselves.
     """
+    if reach.size == 0:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
     middle = np.partition(reach, (reach.size - 1) // 2)[(reach.size - 1) // 2]
     wide = reach > 4.0 * middle
     return (~wide).nonzero()[0], wide.nonzero()[0]
@@ -436,8 +441,10 @@ def assign(
         return np.arange(track.size)
     chosen = [lone.nonzero()[0]]
     costs, kinds = cost(contested), kind[contested]
-    for one in np.unique(kinds).tolist():
-        some = (kinds == one).nonzero()[0]
+    # A few are solved at once, whatever their classes; the solver's time is cubic.
+    together = contested.size <= _FEW_CONTESTED
+    for one in [None] if together else np.unique(kinds).tolist():
+        some = np.arange(contested.size) if one is None else (kinds == one).nonzero()[0]
         pairs = contested[some]
         chosen.append(pairs[_solve(track[pairs], detection[pairs], costs[some])])
     return np.concatenate(chosen)

@@ -13,9 +13,9 @@ track never lives here: see association.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from types import MappingProxyType
 
 import numpy as np
@@ -351,61 +351,61 @@ def _inverse(covariance: FloatArray) -> FloatArray:
     return np.negative(swept, out=swept)
 
 
+# Sums over updates of confirmed tracks: the rows of InnovationSums.
+SUMS = (
+    "updates",  # number of updates
+    "values",  # number of their values: J joint dimensions each
+    "nis",  # νᵀ S⁻¹ ν
+    "product",  # ũₜ · ũₜ₋₁ of the whitened innovations of consecutive frames
+    "square",  # ũₜ · ũₜ of these frames
+    "square_before",  # ũₜ₋₁ · ũₜ₋₁ of these frames
+    "pairs",  # number of consecutive values
+    "rejected",  # confirmed tracks that got no detection though one lay near, outside the gate
+)
+
+
 @dataclass(frozen=True, slots=True)
 class InnovationSums:
-    """Sums over updates of confirmed tracks, (C,) by class; no ground truth needed.
+    """Sums over updates of confirmed tracks by class; no ground truth needed.
 
     Older updates weigh less.
 
-    updates        number of updates
-    values         number of their values: J joint dimensions each
-    nis            νᵀ S⁻¹ ν
-    product        ũₜ · ũₜ₋₁ of the whitened innovations of consecutive frames
-    square         ũₜ · ũₜ of these frames
-    square_before  ũₜ₋₁ · ũₜ₋₁ of these frames
-    pairs          number of consecutive values
-    rejected       confirmed tracks that got no detection though one lay near, outside the gate
+    table  (8, C), in the order of SUMS
     """
 
-    updates: FloatArray
-    values: FloatArray
-    nis: FloatArray
-    product: FloatArray
-    square: FloatArray
-    square_before: FloatArray
-    pairs: FloatArray
-    rejected: FloatArray
+    table: FloatArray
+
+    def of(self, name: str) -> FloatArray:
+        """Returns one of SUMS, (C,)."""
+        row: FloatArray = self.table[SUMS.index(name)]
+        return row
 
     def fade(self, factor: float) -> InnovationSums:
         """Multiplies all sums by a factor below 1."""
-        return InnovationSums(*(getattr(self, f.name) * factor for f in fields(self)))
+        return InnovationSums(self.table * factor)
 
     def __add__(self, other: InnovationSums) -> InnovationSums:
-        return InnovationSums(
-            *(getattr(self, f.name) + getattr(other, f.name) for f in fields(self))
-        )
+        return InnovationSums(self.table + other.table)
 
     def by_group(self, group: IntArray, groups: int) -> InnovationSums:
         """Adds classes up to groups: group (C,) of each class, −1 for none."""
         kept = np.flatnonzero(group >= 0)
-        return InnovationSums(
-            *(_added(getattr(self, f.name)[kept], group[kept], groups) for f in fields(self))
-        )
+        return _summed([(row[kept], group[kept]) for row in self.table], groups)
 
     @property
     def nis_ratio(self) -> FloatArray:
         """Mean NIS/J; NaN without updates. 1 if R and the model are right and errors white."""
-        return _ratio(self.nis, self.values)
+        return _ratio(self.of("nis"), self.of("values"))
 
     @property
     def correlation(self) -> FloatArray:
         """Lag-1 correlation of the whitened innovation; NaN without pairs."""
-        return _ratio(self.product, np.sqrt(self.square * self.square_before))
+        return _ratio(self.of("product"), np.sqrt(self.of("square") * self.of("square_before")))
 
     @property
     def reject_ratio(self) -> FloatArray:
         """Share of the confirmed tracks with a detection near whose gate let none in."""
-        return _ratio(self.rejected, self.rejected + self.updates)
+        return _ratio(self.of("rejected"), self.of("rejected") + self.of("updates"))
 
     @property
     def inflation(self) -> FloatArray:
@@ -414,14 +414,15 @@ class InnovationSums:
         n values with lag-1 correlation ρ tell of their mean as much as n (1 − ρ) / (1 + ρ)
         independent ones. Never below 1.
         """
-        believed = np.nan_to_num(self.correlation) * self.pairs / (self.pairs + _PRIOR_PAIRS)
+        pairs = self.of("pairs")
+        believed = np.nan_to_num(self.correlation) * pairs / (pairs + _PRIOR_PAIRS)
         rho = np.clip(believed, 0.0, _LARGEST_CORRELATION)
         return (1.0 + rho) / (1.0 - rho)
 
 
 def no_innovations(classes: int) -> InnovationSums:
     """Makes sums over no updates."""
-    return InnovationSums(*(np.zeros(classes) for _ in fields(InnovationSums)))
+    return InnovationSums(np.zeros((len(SUMS), classes)))
 
 
 def innovation_sums(
@@ -438,27 +439,31 @@ def innovation_sums(
     before       (m, J) L⁻¹ν of the frame before, NaN where there was no update
     rejected     (r,) class of each rejected track
     """
-    j = whitened.shape[1]
-    total = partial(_added, groups=classes)
-    nis = (whitened**2).sum(axis=1)
-    again = np.isfinite(before[:, 0])
-    now, earlier, repeated = whitened[again], before[again], class_index[again]
-    ones = np.ones(class_index.size)
-    return InnovationSums(
-        updates=total(ones, class_index),
-        values=total(j * ones, class_index),
-        nis=total(nis, class_index),
-        product=total((now * earlier).sum(axis=1), repeated),
-        square=total((now**2).sum(axis=1), repeated),
-        square_before=total((earlier**2).sum(axis=1), repeated),
-        pairs=total(np.full(repeated.size, float(j)), repeated),
-        rejected=total(np.ones(rejected.size), rejected),
-    )
+    ones, j = np.ones(class_index.size), float(whitened.shape[1])
+    nis, again = (whitened * whitened).sum(axis=1), np.isfinite(before[:, 0])
+    square, repeated = nis, class_index
+    if not again.all():
+        whitened, before, repeated = whitened[again], before[again], class_index[again]
+        square = nis[again]
+    rows = [
+        (ones, class_index),
+        (j * ones, class_index),
+        (nis, class_index),
+        ((whitened * before).sum(axis=1), repeated),
+        (square, repeated),
+        ((before * before).sum(axis=1), repeated),
+        (j * ones[: repeated.size], repeated),
+        (np.ones(rejected.size), rejected),
+    ]
+    return _summed(rows, classes)
 
 
-def _added(values: FloatArray, group: IntArray, groups: int) -> FloatArray:
-    """Adds up the values of each group, (groups,)."""
-    return np.bincount(group, weights=values, minlength=groups).astype(np.float64)
+def _summed(rows: list[tuple[FloatArray, IntArray]], groups: int) -> InnovationSums:
+    """Adds up the values of each group in each row, one after the other."""
+    values = np.concatenate([value for value, _ in rows])
+    group = np.concatenate([group + i * groups for i, (_, group) in enumerate(rows)])
+    table = np.bincount(group, weights=values, minlength=len(rows) * groups)
+    return InnovationSums(table.reshape(len(rows), groups))
 
 
 def _ratio(numerator: FloatArray, denominator: FloatArray) -> FloatArray:
