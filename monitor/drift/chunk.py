@@ -326,14 +326,15 @@ class Chunk:
         if rows.votes is not None:
             said = in_cells(rows.votes[stage], rows.frame * slices + place, frames * slices)
             return bounded_likelihood(said).reshape(frames, slices, len(aims), -1)
+        tracked = rows.track != ALONE
         cells = DetectionCells(
             self.k,
             rows.nees[stage],
             usual.mapped(rows.nees[stage], place),
             rows.frame * slices + place,
-            rows.track != ALONE,
+            tracked,
             frames * slices,
-            usual.tempering(place, self.apart),
+            usual.tempering(place[tracked], self.apart[tracked]),
             np.tile(usual.frame_tempering, frames),
             [np.tile(usual.anchor(aim.direction), frames) for aim in aims],
         )
@@ -401,7 +402,7 @@ class Chunk:
         common = np.zeros((board.slices, CHANNELS))
         common[:, there] = found.common
         self.seconds["common"][chosen, stage] = common[bets.at]
-        second = int(bets.second[0, 0])
+        second = int(bets.second[0])
         sides, keys = sides_of(self.k, stage), self.seconds["key"][chosen]
         speaks = np.column_stack([found.speaks, bets.begins])
         # Of the tail the chart on errors that are too large tells, the first of its stage.

@@ -36,9 +36,11 @@ from monitor.drift.levels import (
     Unexplained,
     UsualLevels,
     common_level,
+    may_be_bounded,
+    may_exceed,
     not_too_low,
+    of_factors,
     steepest,
-    summed_log_ratios,
     tail_log_ratios,
     unexplained,
 )
@@ -71,6 +73,7 @@ class Sides:
     end      (W,) 0 the lower, 1 the upper one
     sign     (W,) +1 beyond the upper end, −1 beyond the lower one
     degrees  (W,) of freedom of levels that are a mean ln NEES; 0 of others
+    of_end   (2, C, 2) by end and channel, the bets of both charts; −1 where there is none
     """
 
     chart: IntArray
@@ -79,6 +82,7 @@ class Sides:
     end: IntArray
     sign: IntArray
     degrees: FloatArray
+    of_end: IntArray
 
 
 @cache
@@ -97,7 +101,9 @@ def sides_of(k: int, stage: Stage) -> Sides:
     place = np.searchsorted(there, CHANNEL_OF[column])
     sign, degrees = read_only(2 * end - 1), read_only(degrees_of(k)[column])
     charts, column, place, end = map(read_only, (charts, column, place, end))
-    return Sides(charts, column, place, end, sign, degrees)
+    of_end = np.full((2, there.size, 2), -1)
+    of_end[end, place, charts] = np.arange(column.size)
+    return Sides(charts, column, place, end, sign, degrees, read_only(of_end))
 
 
 @cache
@@ -153,9 +159,9 @@ class SecondBets(Columns):
     found      of its levels, (m, C) each
     rows       (m, 1) detections of the earlier seconds of its track, at least 1
     first, before, second
-               (m, 1) as in SECOND
-    worth      (m, 1) earlier seconds that their mean counts as, for each of them
-    steepest   (m, W) largest slope of the bets of sides_of
+               (m,) as in SECOND
+    worth      (m,) earlier seconds that their mean counts as, for each of them
+    steepest   (m,) largest slope of bets that errors are too small, on channels of the NEES
     far        (m, W) whether its level lies far beyond the band of a calibrated detector, where
                that is looked at
     begins     (m,) whether it is the first in a row with detections far outside
@@ -190,7 +196,7 @@ def second_bets(
     aims   overconfidence, and underconfidence
     """
     there, sides, count = channels(k), sides_of(k, stage), seconds["count"]
-    rows, before = np.maximum(seconds["rows"], 1)[:, None], seconds["before"][:, None]
+    rows, before = np.maximum(seconds["rows"], 1)[:, None], seconds["before"]
     known = UsualLevels(*(getattr(usual, name)[:, there][at] for name in _LEVELS))
     level = seconds["level"][:, stage][:, there]
     far = sides.sign * (level - shipped_levels(k).mean)[:, sides.place] > _far(k, stage, aims)
@@ -209,11 +215,11 @@ def second_bets(
         heeded=heeded & seconds["changed"] if stage is Stage.RAW else heeded,
         found=unexplained(level, past, mean, known),
         rows=rows,
-        first=seconds["first"][:, None],
+        first=seconds["first"],
         before=before,
-        second=seconds["second"][:, None],
-        worth=past.seconds[:, None] / np.maximum(before, 1),
-        steepest=steepest(sides.sign, sides.degrees, count[:, None]),
+        second=seconds["second"],
+        worth=past.seconds / np.maximum(before, 1),
+        steepest=steepest(-1, np.array(float(k)), count),
         far=far,
         begins=asked & (outside > 0),
         tails=tails,
@@ -280,45 +286,67 @@ def group_bets(
     """
     at, sides, there = bets.at, sides_of(k, stage), channels(k)
     start = np.flatnonzero(np.append(True, at[1:] != at[:-1]))
-    slices, count = chain.shape[:2]
-    low, high, width = bands.low, bands.high, sides.place
+    size, run = np.diff(start, append=at.size), at[start]
+    low, high, slices = bands.low, bands.high, chain.shape[0]
     left = bets.found.residuals(common_before[:, there] / bets.rows, low[at], high[at])
     left = replace(left, v=left.v * _wider(k, bands, chain)[at])
     # Each channel of each slice has a chain of its own.
+    weight = 1 / left.v
+    precision, weighted = (np.add.reduceat(one, start) for one in (weight, weight * left.r))
     after, mean, ends = common_level(
-        chain.reshape(-1, chain.shape[-1]),
-        left.flat(),
-        (at[:, None] * count + np.arange(count)).ravel(),
-        low.ravel(),
-        high.ravel(),
+        chain[run].reshape(-1, chain.shape[-1]),
+        *(one.ravel() for one in (precision, weighted, low[run], high[run])),
     )
-    edge = np.where(sides.end, high[:, width], low[:, width])
-    later = bets.second - np.maximum(clean[:, sides.chart, sides.column][at], bets.first)
-    since = np.minimum(np.maximum(later, 0), bets.before) * bets.worth
-    beyond = Beyond(
-        sides.sign * (left.r[:, width] - edge[at]),
-        left.v[:, width],
-        1 - since * left.learning[:, width],
-        bets.steepest,
-    )
-    sums, loud = summed_log_ratios(beyond, start, SPEAKS)
+    chain, common = chain.copy(), np.zeros((slices, there.size))
+    chain[run], common[run] = after.reshape(chain[run].shape), mean.reshape(precision.shape)
+
+    # Bets that have not risen: their tracks may have changed in this second at the earliest.
+    edge = np.where(sides.end, high[:, sides.place], low[:, sides.place])[run]
+    clean = clean[run][:, sides.chart, sides.column]
+    square = precision[:, sides.place]
+    sums = np.stack([sides.sign * (weighted[:, sides.place] - edge * square), square])
+
+    def beyond(row: IntArray, of_run: IntArray, side: IntArray) -> Beyond:
+        """Looks at some seconds as bets see them."""
+        place, began = sides.place[side], np.maximum(clean[of_run, side], bets.first[row])
+        since = np.minimum(np.maximum(bets.second[row] - began, 0), bets.before[row])
+        dulled = 1 - since * bets.worth[row] * left.learning[row, place]
+        r = sides.sign[side] * (left.r[row, place] - edge[of_run, side])
+        return Beyond(r, left.v[row, place], dulled)
+
+    risen = np.nonzero(clean < bets.second[0])
+    if risen[0].size:
+        many = size[risen[0]]
+        begins = np.cumsum(many) - many
+        row = np.arange(many.sum()) + np.repeat(start[risen[0]] - begins, many)
+        each = beyond(row, *(np.repeat(one, many) for one in risen))
+        sums[:, risen[0], risen[1]] = np.add.reduceat(each.terms, begins, axis=1)
+    said = of_factors(sums)
+
+    # What is cut or bounded, or speaks, is looked at one by one.
+    speaks, of_run = bets.far.copy(), np.repeat(np.arange(run.size), size)
+    for end, off in enumerate((low[at] - left.r, left.r - high[at])):
+        odd = may_exceed(off, left.v, SPEAKS)
+        if end == 0:
+            odd[:, :SCALES] |= may_be_bounded(bets.steepest[:, None], left.v[:, :SCALES])
+        row, place = np.nonzero(odd)
+        for side in sides.of_end[end, place].T:
+            there = side >= 0
+            rows, bet = row[there], side[there]
+            each = beyond(rows, of_run[rows], bet)
+            bounded = (sides.degrees[bet] > 0) & (end == 0)
+            won = each.log_ratios(np.where(bounded, bets.steepest[rows], np.inf))
+            np.add.at(said, (of_run[rows], bet), won - of_factors(each.terms))
+            loud = won.max(axis=1, initial=-np.inf) > SPEAKS
+            speaks[rows[loud], bet[loud]] = True
+
+    of_edges = ends.reshape(2, *precision.shape)[sides.end, :, sides.place].T
+    of_all, tails = np.zeros((slices, 2, COLUMNS, len(FACTORS))), np.zeros((slices, len(FACTORS)))
     # Against the end of the band, and that against the chain.
-    of_edges = ends.reshape(2, slices, count)[sides.end, :, width].T
-    run = at[start]
-    said, tails = np.zeros((slices, 2, COLUMNS, len(FACTORS))), np.zeros((slices, len(FACTORS)))
-    said[run[:, None], sides.chart, sides.column] = sums + of_edges[run][..., None]
+    of_all[run[:, None], sides.chart, sides.column] = said + of_edges[..., None]
     tails[run] = np.add.reduceat(bets.tails, start)
-    speaks = bets.far.copy()
-    speaks[loud] = True
-    return GroupBets(
-        counts=np.bincount(at, minlength=slices),
-        chain=after.reshape(chain.shape),
-        common=mean.reshape(slices, count),
-        said=said,
-        tails=tails,
-        start=start,
-        speaks=speaks,
-    )
+    counts = np.bincount(at, minlength=slices)
+    return GroupBets(counts, chain, common, of_all, tails, start, speaks)
 
 
 def _wider(k: int, bands: Bands, chain: FloatArray) -> FloatArray:
