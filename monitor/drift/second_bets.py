@@ -1,4 +1,6 @@
-"""Bets of the seconds of tracks of one source that are over by one frame, at one stage.
+"""Bets of the seconds of tracks of one source that are over by one frame.
+
+A slice at a stage is a place of its own: both stages are bet on alike, and together.
 
 Each channel of each slice has a band that its common level may move in, a chain of levels within
 it, and bets that the level lies beyond an end of it (levels.py); the tail has bets of its own.
@@ -26,7 +28,7 @@ from monitor.drift.channels import (
     channels,
     degrees_of,
 )
-from monitor.drift.charts import CHARTS, CHARTS_OF, Direction, Stage
+from monitor.drift.charts import Direction, Stage
 from monitor.drift.correlation import Records
 from monitor.drift.evidence import CHANNEL_OF, COLUMNS, IS_OTHER_END, DriftSettings
 from monitor.drift.levels import (
@@ -65,9 +67,9 @@ _LEVELS = ("mean", "between", "within", "spread", "length")
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Sides:
-    """Bets of both charts of a stage that levels lie beyond an end of their bands, W side by side.
+    """Bets of the charts of a stage that levels lie beyond an end of their bands, W side by side.
 
-    chart    (W,) 0 the first of the stage, 1 the second
+    chart    (W,) 0 of errors that are too large, 1 of those that are too small
     column   (W,) of the bet
     place    (W,) of its channel, among channels(k)
     end      (W,) 0 the lower, 1 the upper one
@@ -86,14 +88,14 @@ class Sides:
 
 
 @cache
-def sides_of(k: int, stage: Stage) -> Sides:
-    """Lists the bets of the charts of a stage.
+def sides_of(k: int) -> Sides:
+    """Lists the bets of the charts of a stage, the same at both.
 
     Errors are too large where a mean is off, either way: those charts have both ends of biases.
     """
     there, found = channels(k), []
-    for number, chart in enumerate(CHARTS[CHARTS_OF[stage]]):
-        over = chart.direction is Direction.OVER
+    for number, direction in enumerate((Direction.OVER, Direction.UNDER)):
+        over = direction is Direction.OVER
         for other in (False, True) if over else (False,):
             columns = np.flatnonzero(np.isin(CHANNEL_OF, there) & (other == IS_OTHER_END))
             found += [(number, one, int(over != other)) for one in columns.tolist()]
@@ -116,7 +118,7 @@ def _scale_of_channel(k: int) -> IntArray:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Bands:
+class Bands(Columns):
     """Ends of the bands of P slices in the channels of channels(k), over usual: (P, C) each."""
 
     low: FloatArray
@@ -152,12 +154,14 @@ def bands_of(k: int, usual: UsualArrays, aims: Sequence[Aim], settings: DriftSet
 
 @dataclass(frozen=True, eq=False, slots=True)
 class SecondBets(Columns):
-    """m seconds of tracks at one stage, and all of their bets that nothing before them changes.
+    """m seconds of tracks, each at one stage, and of their bets what nothing before them changes.
 
-    at         (m,) the slice of each; seconds of a group are by slice
-    heeded     (m,) whether anything is bet on it
+    at         (m,) the place of each: Q are the slices at the one stage, then those at the other.
+               Seconds of a group are by place
+    row        (m,) number of the second
     found      of its levels, (m, C) each
     rows       (m, 1) detections of the earlier seconds of its track, at least 1
+    common     (m, C) Σ of the common levels of these, each times its detections
     first, before, second
                (m,) as in SECOND
     worth      (m,) earlier seconds that their mean counts as, for each of them
@@ -169,9 +173,10 @@ class SecondBets(Columns):
     """
 
     at: IntArray
-    heeded: BoolArray
+    row: IntArray
     found: Unexplained
     rows: IntArray
+    common: FloatArray
     first: IntArray
     before: IntArray
     second: IntArray
@@ -186,35 +191,40 @@ def second_bets(
     k: int,
     stage: Stage,
     seconds: Records,
-    at: IntArray,
+    slices: IntArray,
     usual: UsualArrays,
     aims: Sequence[Aim],
 ) -> SecondBets:
-    """Measures m seconds of tracks.
+    """Measures the seconds of tracks that are bet on at a stage.
 
-    at     (m,) the slice of each, of those in usual
-    aims   overconfidence, and underconfidence
+    slices  of each second, of those in usual
+    aims    overconfidence, and underconfidence
     """
-    there, sides, count = channels(k), sides_of(k, stage), seconds["count"]
+    heeded = usual.levels[slices]
+    if stage is Stage.RAW:
+        heeded = heeded & seconds["changed"]
+    row = np.flatnonzero(heeded)
+    seconds, at = (seconds, slices) if heeded.all() else (seconds.take(row), slices[row])
+    there, sides, count = channels(k), sides_of(k), seconds["count"]
     rows, before = np.maximum(seconds["rows"], 1)[:, None], seconds["before"]
     known = UsualLevels(*(getattr(usual, name)[:, there][at] for name in _LEVELS))
     level = seconds["level"][:, stage][:, there]
-    far = sides.sign * (level - shipped_levels(k).mean)[:, sides.place] > _far(k, stage, aims)
+    far = sides.sign * (level - shipped_levels(k).mean)[:, sides.place] > _far(k, aims)
     # Channels of the NEES come first.
     of_nees = (getattr(known, name)[:, :SCALES] for name in _LEVELS)
     level[:, :SCALES] = not_too_low(level[:, :SCALES], count, UsualLevels(*of_nees))
     known.between[seconds["older"]] = _ANY_LEVEL
     past = Past(count, seconds["rows"], seconds["rows2"])
     mean = seconds["total"][:, stage][:, there] / rows
-    heeded = usual.levels[at]
     asked, outside = seconds["trial"][:, stage], seconds["outside"][:, stage]
     tails = tail_log_ratios(outside, count, usual.outside[at], usual.onsets[at])
     tails[~asked] = 0.0
     return SecondBets(
-        at=at,
-        heeded=heeded & seconds["changed"] if stage is Stage.RAW else heeded,
+        at=at + stage * usual.levels.size,
+        row=row,
         found=unexplained(level, past, mean, known),
         rows=rows,
+        common=seconds["common_total"][:, stage][:, there],
         first=seconds["first"],
         before=before,
         second=seconds["second"],
@@ -227,13 +237,13 @@ def second_bets(
 
 
 @cache
-def _far(k: int, stage: Stage, aims: Sequence[Aim]) -> FloatArray:
+def _far(k: int, aims: Sequence[Aim]) -> FloatArray:
     """Says how far off calibrated a level is that lies far beyond the band, by sides_of; (W,).
 
     Seconds of few detections say little of correlations and of errors that are too small, each
     by itself: there these channels are looked at as well; infinity: others are not.
     """
-    sides = sides_of(k, stage)
+    sides = sides_of(k)
     tolerance = np.array([aim.tolerance for aim in aims])[sides.chart]
     over = np.array([aim.direction is Direction.OVER for aim in aims])[sides.chart]
     of_correlation = (sides.column >= CORRELATIONS) & (sides.column < CHANNELS)
@@ -244,14 +254,14 @@ def _far(k: int, stage: Stage, aims: Sequence[Aim]) -> FloatArray:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class GroupBets:
-    """The bets of a group: seconds of tracks of one source that are over together, of P slices.
+    """The bets of a group: seconds of tracks of one source that are over together, of Q places.
 
-    counts  (P,) seconds of each slice
-    chain   (P, C, STATES) of the common levels, after this second
-    common  (P, C) their expectations
-    said    (P, 2, COLUMNS, 4) ln L of the channels, by chart of the stage
-    tails   (P, 4) ln L of the bets on tails
-    start   where the seconds of each slice that has any begin
+    counts  (Q,) seconds of each place
+    chain   (Q, C, STATES) of the common levels, after this second
+    common  (Q, C) their expectations
+    said    (Q, 2, COLUMNS, 4) ln L of the channels, by chart of the stage
+    tails   (Q, 4) ln L of the bets on tails
+    start   where the seconds of each place that has any begin
     speaks  (m, W) whether a second says that something is wrong, by sides_of
     """
 
@@ -266,29 +276,25 @@ class GroupBets:
 
 def group_bets(
     k: int,
-    stage: Stage,
     bets: SecondBets,
     bands: Bands,
     chain: FloatArray,
     clean: IntArray,
-    common_before: FloatArray,
 ) -> GroupBets:
     """Bets on the same second of m tracks of one source.
 
     Where the errors of a slice are larger within the band, what they show of means varies more in
     proportion.
 
-    bets           of these seconds alone
-    chain          (P, C, STATES) of the common levels, before this second
-    clean          (P, 2, COLUMNS) second from which tracks may have changed, by chart of the stage
-    common_before  (m, CHANNELS) Σ of the common levels of the earlier seconds of each track, each
-                   times its detections
+    bets   of these seconds alone
+    chain  (Q, C, STATES) of the common levels, before this second
+    clean  (Q, 2, COLUMNS) second from which tracks may have changed, by chart of the stage
     """
-    at, sides, there = bets.at, sides_of(k, stage), channels(k)
+    at, sides = bets.at, sides_of(k)
     start = np.flatnonzero(np.append(True, at[1:] != at[:-1]))
     size, run = np.diff(start, append=at.size), at[start]
     low, high, slices = bands.low, bands.high, chain.shape[0]
-    left = bets.found.residuals(common_before[:, there] / bets.rows, low[at], high[at])
+    left = bets.found.residuals(bets.common / bets.rows, low[at], high[at])
     left = replace(left, v=left.v * _wider(k, bands, chain)[at])
     # Each channel of each slice has a chain of its own.
     weight = 1 / left.v
@@ -297,7 +303,7 @@ def group_bets(
         chain[run].reshape(-1, chain.shape[-1]),
         *(one.ravel() for one in (precision, weighted, low[run], high[run])),
     )
-    chain, common = chain.copy(), np.zeros((slices, there.size))
+    chain, common = chain.copy(), np.zeros(low.shape)
     chain[run], common[run] = after.reshape(chain[run].shape), mean.reshape(precision.shape)
 
     # Bets that have not risen: their tracks may have changed in this second at the earliest.
@@ -331,8 +337,7 @@ def group_bets(
             odd[:, :SCALES] |= may_be_bounded(bets.steepest[:, None], left.v[:, :SCALES])
         row, place = np.nonzero(odd)
         for side in sides.of_end[end, place].T:
-            there = side >= 0
-            rows, bet = row[there], side[there]
+            rows, bet = row[side >= 0], side[side >= 0]
             each = beyond(rows, of_run[rows], bet)
             bounded = (sides.degrees[bet] > 0) & (end == 0)
             won = each.log_ratios(np.where(bounded, bets.steepest[rows], np.inf))

@@ -21,10 +21,10 @@ def some_seconds(random: np.random.Generator, at: np.ndarray) -> SecondBets:
     """Seconds as if nothing were known of common levels; some are far outside."""
     m, shape = at.size, (at.size, THERE.size)
     before = random.integers(0, 5, m)
-    sides = sides_of(K, Stage.RAW)
+    sides = sides_of(K)
     return SecondBets(
         at=at,
-        heeded=np.ones(m, bool),
+        row=np.arange(m),
         found=Unexplained(
             random.normal(0, 1.5, shape),
             random.uniform(0.02, 1, shape),
@@ -32,6 +32,7 @@ def some_seconds(random: np.random.Generator, at: np.ndarray) -> SecondBets:
             np.zeros(shape),
         ),
         rows=np.ones((m, 1), np.int64),
+        common=np.zeros(shape),
         first=NOW - before,
         before=before,
         second=np.full(m, NOW),
@@ -63,13 +64,12 @@ def test_bets_of_a_group_are_the_sums_of_those_of_its_seconds(seed):
     random = np.random.default_rng(seed)
     # The middle slice has none.
     at = np.sort(random.choice([0, 2], random.integers(1, 30)))
-    bets, sides = some_seconds(random, at), sides_of(K, Stage.RAW)
+    bets, sides = some_seconds(random, at), sides_of(K)
     bands = Bands(*(sign * random.uniform(0.2, 1, (SLICES, THERE.size)) for sign in (-1, 1)))
     clean = random.integers(NOW - 4, NOW + 2, (SLICES, 2, COLUMNS))
     chain = np.zeros((SLICES, THERE.size, STATES))
     chain[1] = 1 / STATES
-    common = np.zeros((at.size, 26))
-    found = group_bets(K, Stage.RAW, bets, bands, chain, clean, common)
+    found = group_bets(K, bets, bands, chain, clean)
     assert found.counts.tolist() == np.bincount(at, minlength=SLICES).tolist()
     np.testing.assert_array_equal(found.chain[1], chain[1])
     assert not found.said[1].any() and not found.tails[1].any()
