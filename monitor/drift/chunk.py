@@ -269,6 +269,8 @@ class Chunk:
     board: Evidence = field(init=False)
     usual: Mapping[Stage, UsualArrays] = field(init=False)
     others: FloatArray = field(init=False)
+    # Of the slices at both stages, in the order of Stage.
+    _bands: Bands = field(init=False)
     # Whether no track has two of the seconds, as in every portion of the watch.
     _each_once: bool = field(init=False)
 
@@ -390,6 +392,10 @@ class Chunk:
         bets = SecondBets.joined(
             [second_bets(k, stage, seconds, slices, usual[stage], aims[stage]) for stage in Stage]
         )
+        settings = self.family.settings
+        self._bands = Bands.joined(
+            [bands_of(k, usual[stage], aims[stage], settings) for stage in Stage]
+        )
         group = np.empty(seconds.size, np.int64)
         for number, rows in enumerate(groups):
             group[rows] = number
@@ -406,14 +412,6 @@ class Chunk:
                 strict=True,
             )
         ]
-
-    @property
-    def _bands(self) -> Bands:
-        """Returns the bands of the slices at both stages, in the order of Stage."""
-        settings, aims = self.family.settings, self.family.aims
-        return Bands.joined(
-            [bands_of(self.k, self.usual[stage], aims[stage], settings) for stage in Stage]
-        )
 
     def _over(self, source: int, bets: SecondBets) -> None:
         """Takes in the same second of the tracks of a source, which is over.

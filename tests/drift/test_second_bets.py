@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from monitor.drift.bets import CHARTS, CHARTS_OF, Direction, Stage
 from monitor.drift.channels import SCALES, channels
+from monitor.drift.charts import CHARTS, CHARTS_OF, Direction, Stage
 from monitor.drift.evidence import CHANNEL_OF, COLUMNS, IS_OTHER_END
 from monitor.drift.levels import STATES, Beyond, Unexplained, common_level
 from monitor.drift.second_bets import Bands, SecondBets, group_bets, sides_of
