@@ -80,13 +80,15 @@ class Columns:
 
         A field that is None in any part is None in the outcome.
         """
-        columns = ([getattr(part, name) for part in parts] for name in cls.__dataclass_fields__)
-        return cls(
-            *(
-                None if any(c is None for c in column) else np.concatenate(column)
-                for column in columns
-            )
-        )
+
+        def together(column: list[Any]) -> Any:
+            if any(one is None for one in column):
+                return None
+            first = column[0]
+            return first.joined(column) if isinstance(first, Columns) else np.concatenate(column)
+
+        names = cls.__dataclass_fields__
+        return cls(*(together([getattr(part, name) for part in parts]) for name in names))
 
 
 @cache

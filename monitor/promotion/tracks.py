@@ -304,7 +304,7 @@ class OpenTrack:
     latest_ns  event time of its latest row
     idle_ns    it is over when no row came for longer
     longest_ns after its first row it is over
-    rows       packed: every stride-th of those that were seen
+    rows       packed: every stride-th of those that were seen, at most 2 × rows_per_track
     """
 
     kind: AnyKind
@@ -318,34 +318,19 @@ class OpenTrack:
     seen: int = 0
     stride: int = 1
     rows: list[bytes] = field(default_factory=list)
-    # It goes on from the one time of its source up to before the other.
-    from_ns: int = field(init=False)
-    until_ns: int = field(init=False)
 
-    def __post_init__(self) -> None:
-        self._reach()
+    def over(self, now_ns: int) -> bool:
+        """Tells whether it is whole at a time of its source, or that was set back before it."""
+        return (
+            now_ns - self.latest_ns > self.idle_ns
+            or now_ns - self.first_ns >= self.longest_ns
+            or self.first_ns - now_ns > self.longest_ns + self.idle_ns
+        )
 
-    def _reach(self) -> None:
-        # A clock may have been set back to before its first row.
-        self.from_ns = self.first_ns - self.longest_ns - self.idle_ns
-        self.until_ns = min(self.latest_ns + self.idle_ns + 1, self.first_ns + self.longest_ns)
-
-    def came(self, stamp_ns: int, delay_ns: int) -> None:
-        """Notes when a row came, in any order."""
-        if stamp_ns > self.latest_ns:
-            self.latest_ns = stamp_ns
-        elif stamp_ns < self.first_ns:
-            self.first_ns = stamp_ns
-        self._reach()
-        self.delay_ns = max(self.delay_ns, delay_ns)
-
-    def keep(self, row: bytes, most: int) -> None:
-        """Keeps a row whose number is a multiple of the stride; at most 2 × most, evenly spread."""
-        if len(self.rows) == 2 * most:
-            # Rows 0, 2s, 4s, … stay; this one has number 2 · most · s, and is the next of them.
-            del self.rows[1::2]
-            self.stride *= 2
-        self.rows.append(row)
+    def thin(self) -> None:
+        """Keeps every other row: 0, 2s, 4s, … of stride s."""
+        del self.rows[1::2]
+        self.stride *= 2
 
 
 def whole_tracks(units: Sequence[OpenTrack], most: int) -> Iterator[AnyTrack]:
@@ -464,7 +449,7 @@ class OpenTracks:
             yield frames
 
     def _take(self, frames: Sequence[AnyLabelled]) -> None:
-        longest, most = self.settings.longest_ns, self.settings.rows_per_track
+        longest, most = self.settings.longest_ns, 2 * self.settings.rows_per_track
         keys, packed = _keys(frames, longest), packed_rows(frames)
         size, known, first = row_layout(frames[0].kind).itemsize, self._open.get, 0
         self._looked = False
@@ -477,15 +462,24 @@ class OpenTracks:
             for place in range(begin, first):
                 key = keys[place]
                 unit = known(key)
-                if unit is None or not unit.from_ns <= now < unit.until_ns:
+                if unit is None or unit.over(now):
                     unit = self._begun(key, unit, frame, place - begin, now)
                     if unit is None:
                         continue
-                if stamp != unit.latest_ns or delay > unit.delay_ns:
-                    unit.came(stamp, delay)
-                if unit.seen % unit.stride == 0:
-                    unit.keep(packed[place * size : (place + 1) * size], most)
-                unit.seen += 1
+                # Rows come in any order.
+                if stamp > unit.latest_ns:
+                    unit.latest_ns = stamp
+                elif stamp < unit.first_ns:
+                    unit.first_ns = stamp
+                if delay > unit.delay_ns:
+                    unit.delay_ns = delay
+                seen = unit.seen
+                unit.seen = seen + 1
+                if seen % unit.stride == 0:
+                    if len(unit.rows) == most:
+                        # The next of those that stay is this one, of number most · s.
+                        unit.thin()
+                    unit.rows.append(packed[place * size : (place + 1) * size])
 
     def _begun(
         self, key: int, before: OpenTrack | None, frame: AnyLabelled, place: int, now: int
@@ -500,7 +494,7 @@ class OpenTracks:
         if self._counted(key, stamp):
             return None
         unit = self._unit(frame, place)
-        if not unit.from_ns <= now < unit.until_ns:
+        if unit.over(now):
             return None
         most = self.settings.most_open
         if len(self._open) >= most and not self._looked:
@@ -527,7 +521,7 @@ class OpenTracks:
         now = self._time.by_source()
         for number, (key, unit) in enumerate(list(self._open.items()), 1):
             at = now.get(unit.source)
-            if at is None or not unit.from_ns <= at < unit.until_ns:
+            if at is None or unit.over(at):
                 self._end(key, unit)
             if number % _LOOKED_AT == 0:
                 yield
