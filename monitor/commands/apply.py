@@ -20,9 +20,9 @@ from monitor.commands.recordings import (
     estimates_of,
     read_selected,
     refuse_options_of_gaussians,
-    sound_rows,
     to_standard_error,
 )
+from monitor.commands.usable import sound_rows
 from monitor.frames.classes import are_probabilities
 from monitor.frames.detections import Estimates
 from monitor.frames.slices import NO_COVARIANCE

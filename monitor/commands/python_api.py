@@ -33,6 +33,7 @@ from monitor.commands.apply import (
     remarks_on,
     stated,
 )
+from monitor.commands.evaluate.measuring import measured
 from monitor.commands.evaluation_tables import summary, verdict_lines
 from monitor.commands.held_out import HeldOut, told
 from monitor.commands.labels_apart import gates_of
@@ -240,7 +241,7 @@ def evaluate(
         raise ValueError(f"bins {bins}: give 1 or more.")
     selection = None if model is None else model.selection
     with _in_terms_of_arguments() as notes:
-        found = evaluate_verb.measured(options, selection, notes.append)
+        found = measured(options, selection, notes.append)
         if found.usable.refused:
             notes.append(f"{found.usable.told()}. {found.usable.remedy(found.recording)}")
     remarks = notes[: len(found.remarks)]

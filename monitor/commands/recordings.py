@@ -25,15 +25,13 @@ from monitor.commands.labels_apart import (
     with_labels,
 )
 from monitor.commands.options import add_value, allow, checked, flag, names_of, reading, shown
-from monitor.frames.cholesky import factorise
-from monitor.frames.detections import Estimates, Limits
+from monitor.frames.detections import Estimates
 from monitor.frames.slices import NO_COVARIANCE, RangeBuckets, SliceBy, marked
 from monitor.frames.space import BoolArray, DimensionKind, FloatArray, IntArray, Space
 from monitor.matching.distances import rotated_overlap, upright_overlap
 from monitor.recalibration.fitting import Parts
 from monitor.recalibration.selection import Chain
 from monitor.store.class_recordings import ClassRecording
-from monitor.store.column_names import offered, some_of
 from monitor.store.formats import Format
 from monitor.store.recordings import (
     IN_MEMORY,
@@ -63,15 +61,8 @@ _CENTRE_AND_SIZE = ("cx", "cy", "w", "h")
 # Pairs of boxes whose overlap is computed at a time: the corners of all would be many times these.
 _PORTION = 65_536
 
-_LARGEST = Limits().largest_mean
-_SMALLEST_DEVIATION = Limits().smallest_deviation
-_LARGEST_DEVIATION = Limits().largest_deviation
-
 # Share of refused rows above which a verb ends with exit code 3, unless it is told otherwise.
 MOST_REFUSED = 0.01
-
-# Refused rows that a message lists for each reason.
-_FIRST_ROWS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,13 +370,6 @@ def estimates_of(recording: Recording) -> Estimates:
     return Estimates(recording.mean, recording.covariance, diagonal, recording.score)
 
 
-def sound_rows(recording: Recording) -> BoolArray:
-    """(N,) rows with a finite mean and a positive definite covariance."""
-    factor = factorise(recording.covariance)
-    sound: BoolArray = np.isfinite(factor[-1, -1]) & np.isfinite(recording.mean).all(axis=1)
-    return sound
-
-
 def parts_of(recording: Recording, ranges: RangeBuckets | None) -> Parts:
     """Divides the rows of a recording; the stream of a row is its sequence.
 
@@ -417,64 +401,6 @@ def chains_of(
     return slices + len(chains) * recording.assumed, (*chains, *without)
 
 
-@dataclass(frozen=True, slots=True)
-class Usable:
-    """Tells which of N rows have ground truth and can be fitted to and measured.
-
-    labelled  (N,) have ground truth
-    rows      (N,) are usable among them
-    refused   reason → numbers of the rows in the file that are refused, each row once
-    """
-
-    labelled: BoolArray
-    rows: BoolArray
-    refused: Mapping[str, IntArray]
-
-    @property
-    def n_refused(self) -> int:
-        """Counts the refused rows."""
-        return sum(rows.size for rows in self.refused.values())
-
-    @property
-    def share_refused(self) -> float:
-        """Gives the share of refused rows among those with ground truth."""
-        return self.n_refused / max(int(np.count_nonzero(self.labelled)), 1)
-
-    def told(self) -> str:
-        """Says how many rows are left out, and why, with the first rows of each reason."""
-        text = f"of {self.labelled.size} rows, {np.count_nonzero(~self.labelled)} have no truth"
-        if not self.refused:
-            return text
-        return f"{text} and {self.n_refused} are refused: {self.reasons()}"
-
-    def reasons(self) -> str:
-        """Says how many rows are refused for which reason, and which are the first of them."""
-        reasons = (
-            f"{rows.size} because {reason}: row {some_of(list(map(str, rows)), _FIRST_ROWS)}"
-            for reason, rows in self.refused.items()
-        )
-        return f"{'; '.join(reasons)} (rows count from 0)"
-
-    def remedy(self, recording: Recording) -> str:
-        """Says what to do where no row is usable."""
-        if self.labelled.any():
-            return "Correct these rows."
-        guess = offered(recording.names)
-        return (
-            f"Give {guess}."
-            if "gt_" in guess
-            else "Add columns gt_<dimension> (arrays: gt), or give the labels of another file by "
-            "--labels."
-        )
-
-    def as_json(self) -> dict[str, object]:
-        """Builds reason → count and first rows, for JSON."""
-        return {
-            reason: {"rows": rows.size, "first": rows[:_FIRST_ROWS].tolist()}
-            for reason, rows in self.refused.items()
-        }
-
-
 # As the sidecar has them unless it is told otherwise: [statistics] range_edges, range_dimensions.
 RANGE_EDGES = (20.0, 40.0, 60.0)
 RANGE_DIMENSIONS = ("x", "y", "z")
@@ -497,38 +423,6 @@ def ranges_by(space: Space, edges: tuple[float, ...] | None = None) -> RangeBuck
             f"read with {', '.join(space.names)}. Leave range out of --by."
         )
     return ranges
-
-
-def usable_truth(recording: Recording) -> Usable:
-    """Finds the rows with truth, those among them that are usable, and why others are not."""
-    labelled = np.asarray(np.isfinite(recording.truth).all(axis=1))
-    variance = np.diagonal(recording.covariance, axis1=1, axis2=2)
-    with np.errstate(invalid="ignore"):
-        faults = {
-            "a mean is not finite": ~np.isfinite(recording.mean),
-            f"a mean is beyond ±{_LARGEST:g}": np.abs(recording.mean) > _LARGEST,
-            f"a truth is beyond ±{_LARGEST:g}": np.abs(recording.truth) > _LARGEST,
-            f"a deviation is below {_SMALLEST_DEVIATION:g} or above {_LARGEST_DEVIATION:g}": (
-                ((variance > 0) & (variance < _SMALLEST_DEVIATION**2))
-                | ((variance > _LARGEST_DEVIATION**2) & np.isfinite(variance))
-            ),
-            "a variance or covariance is not finite": ~np.isfinite(recording.covariance).all(
-                axis=2
-            ),
-            "a variance is zero": variance == 0,
-            "a variance is negative": variance < 0,
-            "the covariance is not positive definite": ~sound_rows(recording)[:, None],
-        }
-    usable, refused = labelled.copy(), dict[str, IntArray]()
-    for reason, fault in faults.items():
-        found = np.flatnonzero(usable & fault.any(axis=1))
-        if found.size:
-            if fault.shape[1] > 1:
-                at = np.flatnonzero(fault[found].any(axis=0))
-                reason += f" ({', '.join(recording.space.names[i] for i in at)})"
-            refused[reason] = recording.row[found]
-            usable[found] = False
-    return Usable(labelled, usable, refused)
 
 
 def overlaps(recording: Recording, rows: BoolArray) -> FloatArray | None:

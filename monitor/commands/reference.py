@@ -24,9 +24,9 @@ from monitor.commands.recordings import (
     add_selection,
     numbered_tracks,
     read_selected,
-    usable_truth,
 )
 from monitor.commands.sending import sequences
+from monitor.commands.usable import usable_truth
 from monitor.config import load
 from monitor.drift.bets import Stage
 from monitor.drift.evidence import DriftSettings

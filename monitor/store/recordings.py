@@ -12,10 +12,10 @@ import gzip
 import re
 import zipfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from importlib import import_module
 from pathlib import Path
-from typing import IO, TypeAlias
+from typing import IO, Any, TypeAlias
 
 import numpy as np
 
@@ -123,6 +123,17 @@ class Recording:
     def bare(self) -> bool:
         """Tells whether no row has a covariance."""
         return bool(self.assumed.all())
+
+    def part(self, rows: slice) -> Recording:
+        """Gives consecutive rows, as views."""
+        n, values = self.mean.shape[0], {one.name: getattr(self, one.name) for one in fields(self)}
+        found: dict[str, Any] = {
+            name: value[rows]
+            for name, value in values.items()
+            if isinstance(value, np.ndarray) and value.shape[:1] == (n,)
+        }
+        beside = {name: value[rows] for name, value in self.beside.items()}
+        return replace(self, **found, beside=beside)
 
 
 # Detections or labels: the path of a file, or arrays by name.

@@ -58,8 +58,8 @@ from monitor.commands.recordings import (
     ranges_by,
     read_selected,
     to_standard_error,
-    usable_truth,
 )
+from monitor.commands.usable import usable_truth
 from monitor.frames.slices import RangeBuckets, SliceBy
 from monitor.frames.space import IntArray, Space
 from monitor.recalibration.estimated.covariates import Axes

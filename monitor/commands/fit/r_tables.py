@@ -19,8 +19,8 @@ from monitor.commands.recordings import (
     numbered_tracks,
     parts_of,
     ranges_of,
-    usable_truth,
 )
+from monitor.commands.usable import usable_truth
 from monitor.frames.slices import SliceBy
 from monitor.frames.space import IntArray
 from monitor.recalibration.estimated.covariates import Axes, Layout

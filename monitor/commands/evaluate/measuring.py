@@ -1,0 +1,376 @@
+"""Measures the Gaussians of a recorded file, in groups, and judges each.
+
+The file is read and reduced to columns portion by portion; each group is then measured from these.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache, partial
+
+import numpy as np
+
+from monitor.commands.apply import (
+    RecalibratedRecording,
+    recalibrate_gaussians,
+    remarks_on,
+    stated,
+)
+from monitor.commands.evaluate.errors import WithoutCovariance, measured_errors
+from monitor.commands.evaluate.groups import apart_from_filled, divided, finer_parts
+from monitor.commands.evaluation_tables import Counts
+from monitor.commands.held_out import HeldOut, compared
+from monitor.commands.options import working
+from monitor.commands.recordings import (
+    numbered_tracks,
+    overlaps,
+    read_selected,
+    to_standard_error,
+)
+from monitor.commands.usable import Soundness, Usable
+from monitor.frames.slices import SliceBy
+from monitor.frames.space import BoolArray, FloatArray, IntArray
+from monitor.recalibration.selection import Selection
+from monitor.statistics.bins import LOWEST, OCTAVES, Binning, LogBins
+from monitor.statistics.clusters import ALONE, Clusters, cluster_id
+from monitor.statistics.exact_engine import (
+    BinCut,
+    evaluate_columns,
+    freeze_edges,
+)
+from monitor.statistics.measures import Evaluation, EvaluationError
+from monitor.statistics.reading import read
+from monitor.statistics.row_columns import PORTION, RowColumns, RowReducer
+from monitor.statistics.sparsification import ErrorRanking, rank_twice
+from monitor.statistics.state import observe
+from monitor.statistics.verdicts import Verdict, gravest_first, labels_of, verdict, verdicts
+from monitor.store.recordings import Recording
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The Gaussians asked for, measured.
+
+    counts    of all rows
+    groups    measures by group; one without a name where rows are not divided
+    verdicts  of each group and dimension, the gravest first
+    usable    which rows could be measured, and why others could not
+    unused    columns of the file that were not looked at
+    remarks   what looked wrong, as it was told
+    matched   how many labels of another file had which outcome; None: truth came along
+    by        what the groups are divided by
+    mixed     classes that groups mix; empty where each group has one
+    made      by what they were recalibrated first; None if they were not
+    gains     before and after it, of all rows and by group; empty where they are no Gaussians
+    recording the rows, recalibrated where there is a recalibrator
+    evaluated measures some of the rows (N,)
+    judged    (N,) rows whose covariance is judged
+    bare      errors of the rows without a covariance; None where each has one
+    """
+
+    counts: Counts
+    groups: Mapping[str, Evaluation]
+    verdicts: tuple[Verdict, ...]
+    usable: Usable
+    unused: tuple[str, ...]
+    remarks: tuple[str, ...]
+    matched: Mapping[str, int] | None
+    by: tuple[str, ...]
+    mixed: tuple[str, ...]
+    made: RecalibratedRecording | None
+    gains: tuple[HeldOut, ...]
+    recording: Recording
+    evaluated: Callable[[BoolArray], Evaluation]
+    judged: BoolArray
+    bare: WithoutCovariance | None
+    _whole: Callable[[], Evaluation]
+
+    @property
+    def whole(self) -> Evaluation | None:
+        """Measures all rows together, once and when it is asked for; None where none is judged."""
+        return self._whole() if self.counts.rows else None
+
+
+@dataclass(frozen=True, slots=True)
+class _JudgedRows:
+    """The n rows whose covariance is judged, among N of the recording.
+
+    judged   (N,) which these are
+    columns  what measures need of them
+    overlap  (n,) with the true boxes; None where rows are no boxes
+    track    (n,) numbers, −1 without; None where none is known
+    label    (n,) number of the label that the truth is from; None: each has its own
+    """
+
+    judged: BoolArray
+    columns: RowColumns
+    overlap: FloatArray | None
+    track: IntArray | None
+    label: IntArray | None
+
+    def among(self, rows: BoolArray) -> IntArray | None:
+        """Numbers those of some rows (N,) of the recording; None: all of them."""
+        some = rows[self.judged]
+        return None if some.all() else np.flatnonzero(some)
+
+
+def measured(
+    options: argparse.Namespace,
+    model: Selection | None,
+    tell: Callable[[str], None] = to_standard_error,
+    *,
+    whole_too: bool = True,
+) -> Measured:
+    """Measures the Gaussians asked for; under the model's own distribution if it has one.
+
+    tell       is told what looks wrong, a line each
+    whole_too  measure all groups together now, and not when it is asked for
+    raises     RecordingError, InvalidRecalibrator, EvaluationError
+    """
+    ours_of = {theirs: ours for ours, theirs in (options.map or {}).items()}
+    asked = [ours_of.get(name, name) for name in options.by or ()]
+    # A sequence is what a stream is called in files.
+    by = tuple(dict.fromkeys(SliceBy.STREAM if name == "seq" else name for name in asked))
+    beside = tuple(name for name in by if name not in tuple(SliceBy))
+    remarks: list[str] = []
+
+    def remark(words: str) -> None:
+        remarks.append(words)
+        tell(words)
+
+    dimensions = () if model is None else model.dimensions
+    recording = read_selected(options.file, options, beside, remark, dimensions)
+    recording = before = stated(model, recording, options)
+    made = None if model is None else recalibrate_gaussians(model, recording)
+    shaped = None
+    if made is not None:
+        recording, shaped = made.recording, made.shaped
+        for words in remarks_on(made):
+            remark(f"model: {words}")
+    edges = _frozen(recording, options, model)
+    cut = BinCut(options.bins, options.binning, options.range, edges, options.min_bin_rows)
+    if options.engine == "streaming" and made is not None and shaped is not None:
+        raise EvaluationError(
+            f"--engine streaming: what {made.selection.version} says of a detection is no Gaussian "
+            f"(output: {made.output}), and micro-bins keep Gaussians only. Use --engine exact."
+        )
+    rows, usable = _reduced(recording)
+    if not usable.rows.any():
+        raise EvaluationError(f"nothing to evaluate: {usable.told()}. {usable.remedy(recording)}")
+    # Errors of what was sent without a covariance are measured; a covariance is not judged.
+    judged = rows.judged
+    exact = options.engine == "exact"
+
+    def evaluated(
+        some: BoolArray,
+        clusters: Clusters | None = None,
+        done: Callable[[float], object] = lambda rows: None,
+    ) -> Evaluation:
+        among = rows.among(some)
+        track = rows.track if rows.track is None or among is None else rows.track[among]
+        if exact:
+            found = evaluate_columns(
+                rows.columns,
+                tau=options.tau,
+                cut=cut,
+                rows=among,
+                track=track,
+                clusters=clusters,
+                shaped=None if shaped is None else (shaped, np.flatnonzero(some & judged)),
+                done=done,
+            )
+        else:
+            found = _streamed(recording, options, cut, np.flatnonzero(some & judged), track, done)
+        if rows.overlap is not None:
+            found = _with_overlap(found, rows.columns, rows.overlap, among)
+        return replace(
+            found,
+            without_truth=int(np.count_nonzero(some & ~usable.labelled)),
+            refused=int(np.count_nonzero(some & usable.labelled & ~usable.rows)),
+        )
+
+    filled = judged & before.assumed & ~recording.assumed
+    groups = dict(apart_from_filled(by, recording, judged, filled))
+    there = [recording.classes[i] for i in np.unique(recording.class_index[judged])]
+    apart = [name for name, some in groups.items() if not some.all()]
+    n_of = {name: int(np.count_nonzero(some & judged)) for name, some in groups.items()}
+    n = rows.columns.n
+    every = np.ones(judged.size, bool)
+    total = 2 * sum(n_of.values()) + (n if whole_too and (apart or not groups) else 0)
+    said, of_groups = list[Verdict](), dict[str, Evaluation]()
+    with working("measuring", total) as done:
+        for name, some in groups.items():
+            among = rows.among(some)
+            track = rows.track if rows.track is None or among is None else rows.track[among]
+            clusters = Clusters.of(n_of[name], track)
+            of_groups[name] = evaluated(some, clusters, done)
+            said += _verdicts(rows, among, clusters, name, of_groups[name], exact=exact)
+            done(n_of[name])
+        undivided = next((one for name, one in of_groups.items() if name not in apart), None)
+        whole = cache(lambda: undivided or evaluated(every))
+        if whole_too and n and undivided is None:
+            whole()
+            done(n)
+    gains: tuple[HeldOut, ...] = ()
+    if made is not None and shaped is None and n:
+        named = {name: np.flatnonzero(some & judged) for name, some in groups.items() if name}
+        gains = compared(before, recording, np.flatnonzero(judged), named)
+    bare = usable.rows & recording.assumed
+    errors = None
+    if bare.any():
+        finer = by or finer_parts(recording)
+        parts = [dict(divided(one, recording, bare)) for one in (by, finer)]
+        errors = measured_errors(recording, bare, usable, numbered_tracks(recording), *parts)
+    tracks = None
+    if rows.track is not None:
+        tracks = int(np.unique(rows.track[rows.track >= 0]).size)
+    return Measured(
+        counts=Counts(
+            rows=n,
+            tracks=tracks,
+            without_truth=int(np.count_nonzero(~usable.labelled)),
+            refused=int(np.count_nonzero(usable.labelled & ~usable.rows)),
+        ),
+        groups=of_groups,
+        verdicts=gravest_first(said),
+        usable=usable,
+        unused=recording.unused,
+        remarks=tuple(remarks),
+        matched=recording.matched,
+        by=by,
+        mixed=tuple(there) if by and SliceBy.CLASS not in by and len(there) > 1 else (),
+        made=made,
+        gains=gains,
+        recording=recording,
+        evaluated=evaluated,
+        judged=judged,
+        bare=errors,
+        _whole=whole,
+    )
+
+
+def _reduced(recording: Recording) -> tuple[_JudgedRows, Usable]:
+    """Reduces a recording to the columns of the rows that are judged; tells which are usable."""
+    n = recording.mean.shape[0]
+    soundness, reducer = Soundness(recording.space.names, n), RowReducer(recording.space, n)
+    judged, overlap = np.zeros(n, bool), list[FloatArray]()
+    for start in range(0, n, PORTION):
+        part = recording.part(slice(start, start + PORTION))
+        sound = soundness.add(part) & ~part.assumed
+        chosen = np.flatnonzero(sound)
+        whole = chosen.size == sound.size
+        gaussians = part.mean, part.covariance, part.truth
+        taken = reducer.add(*(gaussians if whole else (one[chosen] for one in gaussians)))
+        sound[chosen] = taken
+        judged[start : start + PORTION] = sound
+        if (found := overlaps(part, sound)) is not None:
+            overlap.append(found[sound])
+    tracks, label = numbered_tracks(recording), recording.between
+    rows = _JudgedRows(
+        judged,
+        reducer.columns(),
+        np.concatenate(overlap) if overlap else None,
+        None if tracks is None else tracks[judged],
+        None if label is None else label[judged, 0],
+    )
+    return rows, soundness.found()
+
+
+def _with_overlap(
+    found: Evaluation, columns: RowColumns, overlap: FloatArray, rows: IntArray | None
+) -> Evaluation:
+    """Adds how far boxes overlap the true ones, and whether σ_G ranks them; some rows (n,)."""
+    overlap = overlap if rows is None else overlap[rows]
+    deviation, _ = columns.axis(columns.space.k, rows)
+    ranking = ErrorRanking(partial(rank_twice, deviation, 1.0 - overlap))
+    joint = replace(found.joint, mean_iou=float(overlap.mean()), ause_iou=ranking.ause)
+    return replace(found, joint=joint)
+
+
+def _verdicts(
+    rows: _JudgedRows,
+    among: IntArray | None,
+    clusters: Clusters,
+    group: str,
+    found: Evaluation,
+    *,
+    exact: bool,
+) -> Iterator[Verdict]:
+    """Judges the Gaussians of a group.
+
+    found  their measures, which tell a part of it where they are `exact`
+    """
+    space = rows.columns.space
+    label = rows.label if rows.label is None or among is None else rows.label[among]
+    units = [dimension.unit for dimension in space.dimensions]
+    if not exact:
+        variance, error = rows.columns.variance, rows.columns.error
+        if among is not None:
+            variance, error = variance[:, among], error[:, among]
+        track = rows.track if rows.track is None or among is None else rows.track[among]
+        yield from verdicts(space.names, units, error.T, variance.T, track, group, label)
+        return
+    most = labels_of(found.rows, label)
+    for i, (name, one) in enumerate(found.dimensions.items()):
+        variance, error = rows.columns.axis(i, among)
+        yield verdict(
+            (group, name, units[i]),
+            error,
+            variance,
+            clusters,
+            worth=min(one.n_eff, most),
+            typical=one.nees_median_ratio,
+            bias_interval=one.bias_interval,
+        )
+
+
+def _frozen(
+    recording: Recording, options: argparse.Namespace, model: Selection | None
+) -> tuple[FloatArray, ...] | None:
+    """Edges of the reference, which is selected and recalibrated alike, but without the fault."""
+    if options.edges_from is None:
+        return None
+    alike = argparse.Namespace(**{**vars(options), "fault": None})
+    reference = read_selected(options.edges_from, alike)
+    if model is not None:
+        reference = recalibrate_gaussians(model, reference).recording
+    if reference.space.names != recording.space.names:
+        raise EvaluationError(
+            f"--edges-from {options.edges_from} has dimensions "
+            f"{', '.join(reference.space.names)} and not {', '.join(recording.space.names)}. "
+            "Give --dimensions that both files have."
+        )
+    return freeze_edges(reference.space, reference.covariance, options.bins)
+
+
+def _streamed(
+    recording: Recording,
+    options: argparse.Namespace,
+    cut: BinCut,
+    kept: IntArray,
+    tracks: IntArray | None,
+    done: Callable[[float], object],
+) -> Evaluation:
+    """Measures some rows from micro-bins; `done` is told of how many further ones.
+
+    kept    (n,) their numbers
+    tracks  (n,)
+    """
+    bins = LogBins(LOWEST, options.micro_bins, OCTAVES)
+    binning = Binning(bins, tau=tuple(options.tau.tolist()))
+    clusters = count = None
+    if tracks is not None:
+        clusters = cluster_id((tracks,))
+        clusters[tracks < 0] = ALONE
+        count = int(np.unique(tracks[tracks >= 0]).size)
+    statistics = observe(
+        recording.space,
+        binning,
+        recording.space.error(recording.truth[kept], recording.mean[kept]),
+        recording.covariance[kept],
+        clusters,
+        done,
+    )
+    return replace(read(statistics, cut), tracks=count)
