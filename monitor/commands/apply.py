@@ -22,7 +22,7 @@ from monitor.commands.recordings import (
     refuse_options_of_gaussians,
     to_standard_error,
 )
-from monitor.commands.usable import sound_rows
+from monitor.commands.soundness import sound_rows
 from monitor.frames.classes import are_probabilities
 from monitor.frames.detections import Estimates
 from monitor.frames.slices import NO_COVARIANCE

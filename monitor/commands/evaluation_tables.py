@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from monitor.commands.options import table
-from monitor.commands.usable import Usable
+from monitor.commands.soundness import Usable
 from monitor.statistics.measures import DimensionMeasures, Evaluation, JointMeasures
 from monitor.statistics.verdicts import Verdict
 

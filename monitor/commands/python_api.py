@@ -51,7 +51,8 @@ from monitor.statistics.measures import Evaluation, as_json
 from monitor.statistics.residuals import GroupErrors
 from monitor.statistics.verdicts import Verdict
 from monitor.store.recordings import RECALIBRATED
-from monitor.store.tables import AnyArray, RecordingError
+from monitor.store.stored_arrays import AnyArray
+from monitor.store.tables import RecordingError
 
 # A path, a DataFrame (pandas, polars, pyarrow), or arrays by name, as docs/files.md names them.
 Detections: TypeAlias = Any

@@ -25,31 +25,32 @@ from monitor.commands.labels_apart import (
     with_labels,
 )
 from monitor.commands.options import add_value, allow, checked, flag, names_of, reading, shown
+from monitor.commands.soundness import Oddities, angles_of
 from monitor.frames.detections import Estimates
 from monitor.frames.slices import NO_COVARIANCE, RangeBuckets, SliceBy, marked
-from monitor.frames.space import BoolArray, DimensionKind, FloatArray, IntArray, Space
+from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
 from monitor.matching.distances import rotated_overlap, upright_overlap
 from monitor.recalibration.fitting import Parts
 from monitor.recalibration.selection import Chain
+from monitor.statistics.clusters import numbered
+from monitor.statistics.row_columns import portions
 from monitor.store.class_recordings import ClassRecording
 from monitor.store.formats import Format
 from monitor.store.recordings import (
     IN_MEMORY,
-    NO_TRACK,
     Recording,
+    RecordingReader,
     Source,
     check_readable,
     not_used,
-    read_recording,
+    open_recording,
 )
+from monitor.store.tables import NO_TRACK, Columns, all_of_one
 
 # Dimensions that wrap, unless others are named. Beyond the first two a name may mean another thing,
 # so that it is said when one is taken for an angle.
 _SURELY_ANGLES = ("yaw", "heading")
 ANGLES = (*_SURELY_ANGLES, "yaw_rad", "rotation_y", "orientation", "theta", "psi", "rz")
-
-# Share of rows with an error of a whole turn from which on an angle is suspected.
-_TURNED = 0.005
 
 # Options that choose among Gaussians, by destination: they mean nothing to class probabilities.
 _OF_GAUSSIANS = ("dimensions", "angles", "classes", "where", "fault")
@@ -149,28 +150,24 @@ def to_standard_error(words: str) -> None:
     print(shown(words), file=sys.stderr)
 
 
-def read_selected(
+def open_selected(
     path: Source,
     options: argparse.Namespace,
     beside: tuple[str, ...] = (),
-    tell: Callable[[str], None] = to_standard_error,
     fitted: tuple[str, ...] = (),
-) -> Recording:
-    """Reads the chosen rows of a file, says what looks wrong, and applies the fault.
+    labels: Columns | None = None,
+) -> RecordingReader:
+    """Opens the chosen rows of a file, as they are in it.
 
     beside  further columns to keep
-    tell    is told what looks wrong, a line each
     fitted  dimensions of a recalibrator: those of a file without variances, if it has them
+    labels  of another file, that are matched to the rows later
     raises  RecordingError
     """
-    check_labels(options)
-    if path == "-" == options.labels:
-        raise ValueError("--labels -: standard input has the detections. Give a file of labels.")
     for other in (options.labels, vars(options).get("edges_from"), *vars(options).get("files", ())):
         check_readable(other)
-    columns = None if options.labels is None else label_columns(options)
     with reading("reading") as opened:
-        recording = read_recording(
+        return open_recording(
             path,
             # Labels are matched by where things are, whichever dimensions are asked for.
             dimensions=options.dimensions if options.labels is None else None,
@@ -180,37 +177,81 @@ def read_selected(
             angles=ANGLES if options.angles is None else options.angles,
             names_here=options.map,
             deviations=options.assume_std,
-            measured=() if columns is None else columns.names,
+            measured=() if labels is None else labels.names,
             fitted=fitted,
             beside=beside,
             kind=options.format,
             opened=opened,
         )
+
+
+def read_selected(
+    path: Source,
+    options: argparse.Namespace,
+    beside: tuple[str, ...] = (),
+    tell: Callable[[str], None] = to_standard_error,
+    fitted: tuple[str, ...] = (),
+) -> Recording:
+    """Reads the chosen rows of a file at once, says what looks wrong, and applies the fault.
+
+    tell    is told what looks wrong, a line each
+    raises  RecordingError
+    """
+    check_labels(options)
+    if path == "-" == options.labels:
+        raise ValueError("--labels -: standard input has the detections. Give a file of labels.")
+    for other in (options.labels, vars(options).get("edges_from"), *vars(options).get("files", ())):
+        check_readable(other)
+    columns = None if options.labels is None else label_columns(options)
+    reader = open_selected(path, options, beside, fitted, columns)
+    recording = reader.part(slice(0, reader.n))
     if columns is not None:
         recording = with_labels(recording, columns, options, tell)
         if options.dimensions is not None:
             recording = with_dimensions(recording, options.dimensions, options.labels)
-    name = IN_MEMORY if isinstance(path, Mapping) else path
-    looks_wrong = _degrees(recording), _taken(recording, options), _turned(recording)
-    remarks = recording.converted, not_used(recording), *looks_wrong, _assumed(recording, options)
-    for words in filter(None, remarks):
-        tell(f"{name}: {words}")
+    oddities = Oddities(recording.space)
+    for rows in portions(recording.mean.shape[0]):
+        oddities.add(recording.part(rows))
+    say_oddities(path, recording, options, oddities, tell)
     fault: Fault | None = options.fault
     if fault is None:
         return recording
     factor: float | FloatArray = fault.variance
     if recording.time_s is not None:
-        start = np.full(len(recording.sequences), np.inf)
-        np.minimum.at(start, recording.sequence_index, recording.time_s)
-        since = recording.time_s - start[recording.sequence_index]
+        start_s = np.full(len(recording.sequences), np.inf)
+        np.minimum.at(start_s, recording.sequence_index, recording.time_s)
+        since = recording.time_s - start_s[recording.sequence_index]
         factor = np.where(since >= fault.since, fault.variance, 1.0)[:, None, None]
     elif fault.since > 0:
         raise ValueError(
-            f"--fault …@t={fault.since:g}: {name} has no column t. Leave @t out, or add the column."
+            f"--fault …@t={fault.since:g}: {_named(path)} has no column t. Leave @t out, or add "
+            "the column."
         )
     covariance = recording.covariance * factor
     covariance[recording.assumed] = recording.covariance[recording.assumed]
     return replace(recording, covariance=covariance)
+
+
+def _named(path: Source) -> object:
+    return IN_MEMORY if isinstance(path, Mapping) else path
+
+
+def say_oddities(
+    path: Source,
+    recording: Recording,
+    options: argparse.Namespace,
+    oddities: Oddities,
+    tell: Callable[[str], None],
+) -> None:
+    """Says what looks wrong of a recording, a line each.
+
+    recording  without any Gaussians where each has a covariance
+    oddities   has seen all of them
+    """
+    angles = oddities.degrees(), _taken(recording, options), oddities.turned()
+    remarks = recording.converted, not_used(recording), *angles, _assumed(recording, options)
+    for words in filter(None, remarks):
+        tell(f"{_named(path)}: {words}")
 
 
 def _assumed(recording: Recording, options: argparse.Namespace) -> str | None:
@@ -240,27 +281,9 @@ def as_stated(recording: Recording, options: argparse.Namespace) -> Recording:
     return replace(recording, space=space, assumed=np.zeros_like(recording.assumed))
 
 
-def _degrees(recording: Recording) -> str | None:
-    """Says which angles cannot be radians; None if all may be."""
-    space, found = recording.space, []
-    for i, dimension in enumerate(space.dimensions):
-        if dimension.kind is not DimensionKind.ANGLE:
-            continue
-        values = np.abs(np.concatenate([recording.mean[:, i], recording.truth[:, i]]))
-        beyond = int(np.count_nonzero((values > 2 * math.pi) & np.isfinite(values)))
-        if beyond:
-            found.append(f"{dimension.name} ({beyond} values)")
-    if not found:
-        return None
-    return (
-        f"beyond ±2π, so hardly radians: {', '.join(found)}. Are they degrees? Multiply angles by "
-        "π/180, and variances of angles by its square."
-    )
-
-
 def _taken(recording: Recording, options: argparse.Namespace) -> str | None:
     """Says which dimensions are taken as angles for a name that may mean something else."""
-    angles = _angles(recording)
+    angles = angles_of(recording.space)
     found = [name for name in angles if name not in _SURELY_ANGLES]
     if options.angles is not None or not found:
         return None
@@ -268,41 +291,6 @@ def _taken(recording: Recording, options: argparse.Namespace) -> str | None:
     return (
         f"taken as an angle in radians by its name, and left out of joint measures: "
         f"{', '.join(found)}. If it is none, give --angles {others}"
-    )
-
-
-def _angles(recording: Recording) -> list[str]:
-    dimensions = recording.space.dimensions
-    return [one.name for one in dimensions if one.kind is DimensionKind.ANGLE]
-
-
-def _turned(recording: Recording) -> str | None:
-    """Says in which dimensions errors of a whole turn betray an angle that is not named as one.
-
-    Values stay within a turn, some errors are near a whole turn, and hardly any a bit smaller.
-    """
-    found = []
-    for i, one in enumerate(recording.space.dimensions):
-        values = np.stack([recording.mean[:, i], recording.truth[:, i]])
-        values = values[:, np.isfinite(values).all(axis=0)]
-        if one.kind is not DimensionKind.LENGTH or not values.size:
-            continue
-        size = np.abs(values[1] - values[0])
-        for turn, period in (("2π", 2 * math.pi), ("360", 360.0)):
-            near = int(np.count_nonzero(size > 0.75 * period))
-            gap = int(np.count_nonzero((size > 0.625 * period) & (size <= 0.75 * period)))
-            enough = near >= max(2, _TURNED * size.size) and gap <= 0.05 * near
-            if enough and np.ptp(values) <= 1.25 * period:
-                found.append((one.name, f"{one.name}: {near:,} errors lie near ±{turn}", turn))
-    if not found:
-        return None
-    angles = ",".join([*_angles(recording), *(name for name, _, _ in found)])
-    degrees = any(turn == "360" for _, _, turn in found)
-    remedy = " and its variance by the square, and" if degrees else ""
-    return (
-        f"{'; '.join(words for _, words, _ in found)}: an angle? "
-        + (f"Multiply degrees by π/180{remedy} give" if degrees else "Give")
-        + f" --angles {angles}"
     )
 
 
@@ -375,9 +363,8 @@ def parts_of(recording: Recording, ranges: RangeBuckets | None) -> Parts:
 
     ranges  None: rows have no range
     """
-    n = recording.mean.shape[0]
     buckets: tuple[str, ...] = ("",)
-    bucket = np.zeros(n, np.int64)
+    bucket = all_of_one(recording.class_index.size)
     if ranges is not None:
         buckets = ranges.labels(recording.space)
         bucket = ranges.of(recording.space, recording.mean)
@@ -465,8 +452,7 @@ def numbered_tracks(
     track, sequence_index = recording.track, recording.sequence_index
     if track is None or sequence_index is None:
         return None
-    names, number = np.unique(track, return_inverse=True)
-    _, number = np.unique(sequence_index * names.size + number, return_inverse=True)
-    found: IntArray = number.astype(np.int64)
-    found[track == NO_TRACK] = -1
-    return found[rows]
+    number = numbered(track)
+    if not isinstance(recording, Recording) or len(recording.sequences) > 1:
+        number = numbered(sequence_index * (int(number.max()) + 1) + number)
+    return np.where(track == NO_TRACK, -1, number)[rows]

@@ -26,7 +26,7 @@ from monitor.commands.recordings import (
     read_selected,
 )
 from monitor.commands.sending import sequences
-from monitor.commands.usable import usable_truth
+from monitor.commands.soundness import usable_truth
 from monitor.config import load
 from monitor.drift.bets import Stage
 from monitor.drift.evidence import DriftSettings

@@ -24,7 +24,7 @@ from monitor.commands.options import (
 from monitor.commands.recordings import to_standard_error
 from monitor.commands.sending import RecordedSequence, TrackRecord
 from monitor.frames.space import DimensionKind, FloatArray
-from monitor.store.track_labels import (
+from monitor.store.labels import (
     HOW_TO_INSTALL,
     Matched,
     NoMotmetrics,

@@ -28,7 +28,8 @@ from monitor.commands.sidecar_client import Client, Conversation, SidecarFailed
 from monitor.frames.frame import Header, TrackIds, TrackStatus
 from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.frames.status import TruthAccount
-from monitor.store.recordings import NO_TRACK, Recording
+from monitor.store.recordings import Recording
+from monitor.store.tables import NO_TRACK
 from monitor.tracking.quality import FrameTracks
 from monitor.wire.client_messages import (
     OutgoingFrame,

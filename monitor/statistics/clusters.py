@@ -197,6 +197,8 @@ def numbered(values: IntArray) -> IntArray:
     # A table of all numbers in between is faster than to sort them.
     there = np.zeros(most - least + 1, bool)
     there[values - least] = True
+    if least == 0 and there.all():
+        return values
     return (np.cumsum(there) - 1)[values - least]
 
 

@@ -37,7 +37,14 @@ from monitor.statistics.measures import (
     ReliabilityBins,
 )
 from monitor.statistics.observations import joint_unit
-from monitor.statistics.row_columns import PORTION, Levels, RowColumns, RowReducer, sorted_by
+from monitor.statistics.row_columns import (
+    PORTION,
+    Levels,
+    RowColumns,
+    RowReducer,
+    portions,
+    sorted_by,
+)
 from monitor.statistics.sparsification import ErrorRanking, Ranked, rank_twice
 from monitor.statistics.verdicts import mean_interval, median_ratio
 
@@ -192,22 +199,21 @@ class Pieces:
     ) -> None:
         """Takes σ and σ² of axis i, (n,), ascending, at least one; and the number of levels τ."""
         n = deviation.size
-        self._deviation = deviation
-        self._edges: FloatArray | None = None
-        self._squares: FloatArray | None = None
+        self._uce: _Bounds | None = None
         if cut.kind == "equal-count":
             bins = np.arange(min(cut.count, n) + 1)
-            self._bounds = bins * (n // bins[-1]) + np.minimum(bins, n % bins[-1])
+            at = bins * (n // bins[-1]) + np.minimum(bins, n % bins[-1])
+            self._bounds = _Bounds(at, deviation[at[:-1]], deviation[at[1:] - 1])
         else:
-            self._edges = cut.edges(i, float(deviation[0]), float(deviation[-1]))
-            self._bounds = _between(deviation, self._edges)
-            self._squares = cut.square_edges(float(variance[0]), float(variance[-1]))
-        self._square_bounds = self._bounds
-        if self._squares is not None:
-            self._square_bounds = _between(variance, self._squares)
-        portions = np.append(np.arange(0, n, PORTION), n)
-        self._starts = np.unique(np.concatenate((portions, self._bounds, self._square_bounds)))
-        self._portions = np.searchsorted(self._starts, portions).tolist()
+            self._bounds = _between(
+                deviation, cut.edges(i, float(deviation[0]), float(deviation[-1]))
+            )
+            squares = cut.square_edges(float(variance[0]), float(variance[-1]))
+            self._uce = None if squares is None else _between(variance, squares)
+        places = np.append(np.arange(0, n, PORTION), n)
+        bounds = [one.at for one in (self._bounds, self._uce) if one is not None]
+        self._starts = np.unique(np.concatenate((places, *bounds)))
+        self._portions = np.searchsorted(self._starts, places).tolist()
         self._sums = np.zeros((3, self._starts.size - 1))
         self._within = np.zeros((self._starts.size - 1, levels), np.int64)
         self._filled = 0
@@ -242,21 +248,14 @@ class Pieces:
 
     def bins(self) -> ReliabilityBins:
         """Gives the bins of ENCE and QCE."""
-        return self._of(self._bounds, self._edges)
+        return self._of(self._bounds)
 
     def uce_bins(self) -> ReliabilityBins:
         """Gives the bins of UCE."""
-        if self._squares is None:
-            return self.bins()
-        return self._of(self._square_bounds, self._squares)
+        return self._of(self._uce or self._bounds)
 
-    def _of(self, bounds: IntArray, edges: FloatArray | None) -> ReliabilityBins:
-        n, deviation = np.diff(bounds), self._deviation
-        if edges is None:
-            lower, upper = deviation[bounds[:-1]], deviation[bounds[1:] - 1]
-        else:
-            lower, upper = edges[:-1], edges[1:]
-        places = np.searchsorted(self._starts, bounds)
+    def _of(self, bounds: _Bounds) -> ReliabilityBins:
+        n, places = np.diff(bounds.at), np.searchsorted(self._starts, bounds.at)
         held = np.flatnonzero(n)
         sums, within = np.zeros((3, n.size)), np.zeros((n.size, self._within.shape[1]), np.int64)
         if held.size:
@@ -265,23 +264,32 @@ class Pieces:
             within[held] = np.add.reduceat(self._within[:end], first, axis=0)
         variance, squared_error, nees = sums
         return ReliabilityBins(
-            lower=lower,
-            upper=upper,
+            lower=bounds.lower,
+            upper=bounds.upper,
             n=n,
             variance=variance,
             squared_error=squared_error,
             nees=nees,
             within=within,
-            below=int(bounds[0]),
-            above=int(deviation.size - bounds[-1]),
+            below=int(bounds.at[0]),
+            above=int(self._starts[-1] - bounds.at[-1]),
         )
 
 
-def _between(values: FloatArray, edges: FloatArray) -> IntArray:
-    """Places where bins begin among ascending values, (B + 1,)."""
-    bounds = np.searchsorted(values, edges)
-    bounds[-1] = np.searchsorted(values, edges[-1], side="right")
-    return bounds
+@dataclass(frozen=True, eq=False, slots=True)
+class _Bounds:
+    """Where B bins begin among sorted rows, and the last one ends, (B + 1,); and their edges."""
+
+    at: IntArray
+    lower: FloatArray
+    upper: FloatArray
+
+
+def _between(values: FloatArray, edges: FloatArray) -> _Bounds:
+    """Finds where bins between edges (B + 1,) begin among ascending values."""
+    at = np.searchsorted(values, edges)
+    at[-1] = np.searchsorted(values, edges[-1], side="right")
+    return _Bounds(at, edges[:-1], edges[1:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,8 +381,8 @@ def evaluate_rows(
     """
     labelled = np.flatnonzero(np.isfinite(truth).all(axis=1))
     reducer, kept = RowReducer(space, labelled.size), []
-    for start in range(0, labelled.size, PORTION):
-        rows = labelled[start : start + PORTION]
+    for part in portions(labelled.size):
+        rows = labelled[part]
         kept.append(rows[reducer.add(mean[rows], covariance[rows], truth[rows])])
     rows = np.concatenate([*kept, labelled[:0]])
     if rows.size == 0:
@@ -465,6 +473,8 @@ def _dimension(
     del nees
     order, variance = sorted_by(variance)
     error = error[order]
+    held = None if own_within is None else own_within[order]
+    del order
     pieces = Pieces(cut, i, np.sqrt(variance), variance, tau.size)
     levels, central = Levels(ndtri(tau)), Levels(measures.chi_square_quantiles(tau, 1))
     middle = math.sqrt(variance[n // 2])
@@ -474,10 +484,10 @@ def _dimension(
         v, e = variance[part], error[part]
         sigma, square = np.sqrt(v), e * e
         z, nees = e / sigma, square / v
-        if own_within is None:
+        if held is None:
             within = central.counts(nees, place)
         else:
-            within = np.add.reduceat(own_within[order[part]], place, axis=0, dtype=np.int64)
+            within = np.add.reduceat(held[part], place, axis=0, dtype=np.int64)
         pieces.add(place, (v, square, nees), within)
         crps, off = sigma * measures.normal_crps(z), sigma - middle
         sums.append((np.log(v).sum(), crps.sum(), off.sum(), off @ off, nees @ nees))

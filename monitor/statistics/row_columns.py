@@ -6,6 +6,7 @@ joint block, so that covariances are never held all together. Sorting along an a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +23,12 @@ from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
 # Rows that are worked on together: a column of them is a quarter of a megabyte, and stays in the
 # cache.
 PORTION = 32_768
+
+
+def portions(n: int) -> Iterator[slice]:
+    """Divides n rows into portions."""
+    for start in range(0, n, PORTION):
+        yield slice(start, min(start + PORTION, n))
 
 
 @dataclass(frozen=True, eq=False, slots=True)

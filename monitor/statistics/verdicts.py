@@ -392,8 +392,9 @@ def verdict(
     """
     group, dimension, unit = named
     square = np.square(error)
-    squares = square / variance
-    lower, upper = ratio_interval(squares, clusters)
+    nees = square / variance
+    (lower, upper), factor = ratio_interval(nees, clusters), math.sqrt(nees.mean())
+    del nees
     rejected = most_uncertain(variance)
     known = square.any()
     return Verdict(
@@ -403,7 +404,7 @@ def verdict(
         rows=error.size,
         tracks=None if clusters.number is None else clusters.rows.size,
         worth=worth,
-        factor=math.sqrt(squares.mean()),
+        factor=factor,
         interval=(math.sqrt(lower), math.sqrt(upper)),
         typical=math.sqrt(typical),
         bias=float(error.mean()),

@@ -6,7 +6,7 @@ The file is read and reduced to columns portion by portion; each group is then m
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
@@ -25,16 +25,18 @@ from monitor.commands.held_out import HeldOut, compared
 from monitor.commands.options import working
 from monitor.commands.recordings import (
     numbered_tracks,
+    open_selected,
     overlaps,
     read_selected,
+    say_oddities,
     to_standard_error,
 )
-from monitor.commands.usable import Soundness, Usable
+from monitor.commands.soundness import Oddities, Soundness, Usable
 from monitor.frames.slices import SliceBy
 from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.recalibration.selection import Selection
 from monitor.statistics.bins import LOWEST, OCTAVES, Binning, LogBins
-from monitor.statistics.clusters import ALONE, Clusters, cluster_id
+from monitor.statistics.clusters import ALONE, Clusters, cluster_id, numbered
 from monitor.statistics.exact_engine import (
     BinCut,
     evaluate_columns,
@@ -42,11 +44,12 @@ from monitor.statistics.exact_engine import (
 )
 from monitor.statistics.measures import Evaluation, EvaluationError
 from monitor.statistics.reading import read
-from monitor.statistics.row_columns import PORTION, RowColumns, RowReducer
+from monitor.statistics.row_columns import RowColumns, RowReducer, portions
 from monitor.statistics.sparsification import ErrorRanking, rank_twice
 from monitor.statistics.state import observe
 from monitor.statistics.verdicts import Verdict, gravest_first, labels_of, verdict, verdicts
-from monitor.store.recordings import Recording
+from monitor.store.recordings import Recording, RecordingReader
+from monitor.store.stored_arrays import give_back
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,28 +143,41 @@ def measured(
         remarks.append(words)
         tell(words)
 
-    dimensions = () if model is None else model.dimensions
-    recording = read_selected(options.file, options, beside, remark, dimensions)
-    recording = before = stated(model, recording, options)
-    made = None if model is None else recalibrate_gaussians(model, recording)
-    shaped = None
-    if made is not None:
-        recording, shaped = made.recording, made.shaped
-        for words in remarks_on(made):
-            remark(f"model: {words}")
-    edges = _frozen(recording, options, model)
-    cut = BinCut(options.bins, options.binning, options.range, edges, options.min_bin_rows)
-    if options.engine == "streaming" and made is not None and shaped is not None:
+    exact = options.engine == "exact"
+    in_portions = None
+    # With any of these, more is needed of a Gaussian than its columns.
+    whole_file = (model, options.labels, options.fault, options.report, options.assume_std)
+    if exact and SliceBy.RANGE not in by and all(one is None for one in whole_file):
+        in_portions = _in_portions(options, beside, remark)
+    made, shaped = None, None
+    if in_portions is not None:
+        recording, rows, usable = in_portions
+        before = recording
+    else:
+        dimensions = () if model is None else model.dimensions
+        recording = read_selected(options.file, options, beside, remark, dimensions)
+        recording = before = stated(model, recording, options)
+        made = None if model is None else recalibrate_gaussians(model, recording)
+        if made is not None:
+            recording, shaped = made.recording, made.shaped
+            for words in remarks_on(made):
+                remark(f"model: {words}")
+    if not exact and made is not None and shaped is not None:
         raise EvaluationError(
             f"--engine streaming: what {made.selection.version} says of a detection is no Gaussian "
             f"(output: {made.output}), and micro-bins keep Gaussians only. Use --engine exact."
         )
-    rows, usable = _reduced(recording)
+    edges = _frozen(recording, options, model)
+    cut = BinCut(options.bins, options.binning, options.range, edges, options.min_bin_rows)
+    if in_portions is None:
+        parts = (recording.part(some) for some in portions(recording.mean.shape[0]))
+        reduced = _reduced(recording, numbered_tracks(recording), parts)
+        assert reduced is not None
+        rows, usable = reduced
     if not usable.rows.any():
         raise EvaluationError(f"nothing to evaluate: {usable.told()}. {usable.remedy(recording)}")
     # Errors of what was sent without a covariance are measured; a covariance is not judged.
     judged = rows.judged
-    exact = options.engine == "exact"
 
     def evaluated(
         some: BoolArray,
@@ -221,11 +237,12 @@ def measured(
     errors = None
     if bare.any():
         finer = by or finer_parts(recording)
-        parts = [dict(divided(one, recording, bare)) for one in (by, finer)]
-        errors = measured_errors(recording, bare, usable, numbered_tracks(recording), *parts)
+        told = [dict(divided(one, recording, bare)) for one in (by, finer)]
+        errors = measured_errors(recording, bare, usable, numbered_tracks(recording), *told)
     tracks = None
     if rows.track is not None:
-        tracks = int(np.unique(rows.track[rows.track >= 0]).size)
+        known = rows.track[rows.track >= 0]
+        tracks = int(numbered(known).max(initial=-1)) + 1
     return Measured(
         counts=Counts(
             rows=n,
@@ -251,23 +268,69 @@ def measured(
     )
 
 
-def _reduced(recording: Recording) -> tuple[_JudgedRows, Usable]:
-    """Reduces a recording to the columns of the rows that are judged; tells which are usable."""
-    n = recording.mean.shape[0]
-    soundness, reducer = Soundness(recording.space.names, n), RowReducer(recording.space, n)
+def _in_portions(
+    options: argparse.Namespace, beside: tuple[str, ...], tell: Callable[[str], None]
+) -> tuple[Recording, _JudgedRows, Usable] | None:
+    """Reads and reduces a file portion by portion, so that its Gaussians are never all in memory.
+
+    returns  the recording without its Gaussians, which are reduced; None where some have no
+             covariance: their errors are measured from all rows
+    """
+    reader = open_selected(options.file, options, beside)
+    about, tracks = reader.about, numbered_tracks(reader.about)
+    # What is known of a frame has been checked; measures do not ask for it.
+    about = replace(about, frame=None, time_s=None, stamp_ns=None, score=None, track=None)
+    oddities = Oddities(about.space)
+    parts = _parts(replace(reader, about=about), oddities)
+    del reader
+    found = _reduced(about, tracks, parts)
+    if found is None:
+        return None
+    about = replace(about, assumed=np.broadcast_to(np.False_, about.class_index.size))
+    say_oddities(options.file, about, options, oddities, tell)
+    return about, *found
+
+
+def _parts(reader: RecordingReader, oddities: Oddities) -> Iterator[Recording | None]:
+    """Reads a file portion by portion; None, and no more, where some rows have no covariance."""
+    with working("reading", reader.n) as done:
+        for rows in portions(reader.n):
+            part = reader.part(rows)
+            if part.assumed.any():
+                yield None
+                return
+            oddities.add(part)
+            yield part
+            done(part.mean.shape[0])
+
+
+def _reduced(
+    recording: Recording, tracks: IntArray | None, parts: Iterable[Recording | None]
+) -> tuple[_JudgedRows, Usable] | None:
+    """Reduces a recording to the columns of the rows that are judged; tells which are usable.
+
+    recording  may be without Gaussians: they are in its parts
+    tracks     (N,) as numbered_tracks
+    returns    None where a part is None
+    """
+    n, space = recording.class_index.size, recording.space
+    soundness, reducer = Soundness(space.names, n), RowReducer(space, n)
     judged, overlap = np.zeros(n, bool), list[FloatArray]()
-    for start in range(0, n, PORTION):
-        part = recording.part(slice(start, start + PORTION))
+    for place, part in zip(portions(n), parts, strict=True):
+        if part is None:
+            return None
         sound = soundness.add(part) & ~part.assumed
         chosen = np.flatnonzero(sound)
-        whole = chosen.size == sound.size
         gaussians = part.mean, part.covariance, part.truth
-        taken = reducer.add(*(gaussians if whole else (one[chosen] for one in gaussians)))
-        sound[chosen] = taken
-        judged[start : start + PORTION] = sound
+        if chosen.size < sound.size:
+            gaussians = part.mean[chosen], part.covariance[chosen], part.truth[chosen]
+        sound[chosen] = reducer.add(*gaussians)
+        judged[place] = sound
         if (found := overlaps(part, sound)) is not None:
             overlap.append(found[sound])
-    tracks, label = numbered_tracks(recording), recording.between
+    # The file is closed by now.
+    give_back()
+    label = recording.between
     rows = _JudgedRows(
         judged,
         reducer.columns(),

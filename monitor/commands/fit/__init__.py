@@ -59,7 +59,7 @@ from monitor.commands.recordings import (
     read_selected,
     to_standard_error,
 )
-from monitor.commands.usable import usable_truth
+from monitor.commands.soundness import usable_truth
 from monitor.frames.slices import RangeBuckets, SliceBy
 from monitor.frames.space import IntArray, Space
 from monitor.recalibration.estimated.covariates import Axes

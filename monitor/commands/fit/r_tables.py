@@ -20,7 +20,7 @@ from monitor.commands.recordings import (
     parts_of,
     ranges_of,
 )
-from monitor.commands.usable import usable_truth
+from monitor.commands.soundness import usable_truth
 from monitor.frames.slices import SliceBy
 from monitor.frames.space import IntArray
 from monitor.recalibration.estimated.covariates import Axes, Layout

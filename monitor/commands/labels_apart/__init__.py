@@ -44,8 +44,8 @@ from monitor.matching.objects import GateVerdict, LabelRecord
 from monitor.store.column_names import meant, offered, some_of
 from monitor.store.formats import Format
 from monitor.store.labels import LabelTable, offer_of, read_labels
-from monitor.store.recordings import NO_TRACK, OBJECT, Recording, Source, read_columns
-from monitor.store.tables import BOX, Columns, RecordingError, coded
+from monitor.store.recordings import OBJECT, Recording, Source, read_columns
+from monitor.store.tables import BOX, NO_TRACK, Columns, RecordingError, coded
 
 _SETTINGS = ("gate", "distance", "label_gap", "class_map", "label_map", "label_format")
 

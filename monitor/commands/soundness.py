@@ -1,10 +1,11 @@
-"""Tells which rows of a recording are usable: sound, and with ground truth; and why others are not.
+"""Tells what of a recording is sound: which rows are usable, and what looks wrong about all.
 
 Rows are looked at in portions, so that all that is known of a portion stays in the cache.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -12,8 +13,8 @@ import numpy as np
 
 from monitor.frames.cholesky import factorise
 from monitor.frames.detections import Limits
-from monitor.frames.space import BoolArray, IntArray
-from monitor.statistics.row_columns import PORTION
+from monitor.frames.space import BoolArray, DimensionKind, IntArray, Space
+from monitor.statistics.row_columns import portions
 from monitor.store.column_names import offered, some_of
 from monitor.store.recordings import Recording
 
@@ -136,8 +137,8 @@ def usable_truth(recording: Recording) -> Usable:
     """Finds the rows with truth, those among them that are usable, and why others are not."""
     n = recording.mean.shape[0]
     soundness = Soundness(recording.space.names, n)
-    for start in range(0, n, PORTION):
-        soundness.add(recording.part(slice(start, start + PORTION)))
+    for rows in portions(n):
+        soundness.add(recording.part(rows))
     return soundness.found()
 
 
@@ -186,3 +187,86 @@ def _faults(part: Recording, definite: BoolArray) -> Iterator[tuple[str, BoolArr
             ~(definite & np.isfinite(part.mean).all(axis=1))[:, None],
         )
     yield from zip(_REASONS, found, strict=True)
+
+
+def angles_of(space: Space) -> list[str]:
+    """Names the angles in radians that wrap."""
+    return [one.name for one in space.dimensions if one.kind is DimensionKind.ANGLE]
+
+
+# Share of rows with an error of a whole turn from which on an angle is suspected.
+_TURNED = 0.005
+
+# Whole turns, as they are written and as numbers.
+_TURNS = (("2π", 2 * math.pi), ("360", 360.0))
+
+
+class Oddities:
+    """Finds angles that are no radians, or are not taken for angles, portion by portion."""
+
+    def __init__(self, space: Space) -> None:
+        k = space.k
+        self._space = space
+        self._beyond = np.zeros(k, np.int64)
+        self._rows = np.zeros(k, np.int64)
+        # Errors near a whole turn, and a bit smaller, of each kind of turn.
+        self._near, self._gap = np.zeros((2, len(_TURNS), k), np.int64)
+        self._least, self._most = np.full(k, np.inf), np.full(k, -np.inf)
+
+    def add(self, part: Recording) -> None:
+        """Looks at further rows."""
+        for i, dimension in enumerate(self._space.dimensions):
+            mean, truth = part.mean[:, i], part.truth[:, i]
+            if dimension.kind is DimensionKind.ANGLE:
+                for values in (mean, truth):
+                    far = (np.abs(values) > 2 * math.pi) & np.isfinite(values)
+                    self._beyond[i] += np.count_nonzero(far)
+                continue
+            size = np.abs(truth - mean)
+            known = np.isfinite(size)
+            if dimension.kind is not DimensionKind.LENGTH or not known.any():
+                continue
+            if not known.all():
+                mean, truth, size = mean[known], truth[known], size[known]
+            self._rows[i] += size.size
+            self._least[i] = min(self._least[i], mean.min(), truth.min())
+            self._most[i] = max(self._most[i], mean.max(), truth.max())
+            for turn, (_, period) in enumerate(_TURNS):
+                far = size[size > 0.625 * period]
+                near = np.count_nonzero(far > 0.75 * period)
+                self._near[turn, i] += near
+                self._gap[turn, i] += far.size - near
+
+    def degrees(self) -> str | None:
+        """Says which angles cannot be radians; None if all may be."""
+        beyond = zip(self._space.names, self._beyond.tolist(), strict=True)
+        found = [f"{name} ({count} values)" for name, count in beyond if count]
+        if not found:
+            return None
+        return (
+            f"beyond ±2π, so hardly radians: {', '.join(found)}. Are they degrees? Multiply angles "
+            "by π/180, and variances of angles by its square."
+        )
+
+    def turned(self) -> str | None:
+        """Says in which dimensions errors of a whole turn betray an angle not named as one.
+
+        Values stay within a turn, some errors are near a whole turn, and hardly any a bit smaller.
+        """
+        found = []
+        for i, name in enumerate(self._space.names):
+            for turn, (words, period) in enumerate(_TURNS):
+                near, gap = int(self._near[turn, i]), int(self._gap[turn, i])
+                enough = near >= max(2, _TURNED * self._rows[i]) and gap <= 0.05 * near
+                if enough and self._most[i] - self._least[i] <= 1.25 * period:
+                    found.append((name, f"{name}: {near:,} errors lie near ±{words}", words))
+        if not found:
+            return None
+        angles = ",".join([*angles_of(self._space), *(name for name, _, _ in found)])
+        degrees = any(turn == "360" for _, _, turn in found)
+        remedy = " and its variance by the square, and" if degrees else ""
+        return (
+            f"{'; '.join(words for _, words, _ in found)}: an angle? "
+            + (f"Multiply degrees by π/180{remedy} give" if degrees else "Give")
+            + f" --angles {angles}"
+        )
