@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
@@ -39,6 +40,7 @@ from monitor.statistics.bins import LOWEST, OCTAVES, Binning, LogBins
 from monitor.statistics.clusters import ALONE, Clusters, cluster_id, numbered
 from monitor.statistics.exact_engine import (
     BinCut,
+    Each,
     evaluate_columns,
     freeze_edges,
 )
@@ -132,6 +134,31 @@ def measured(
     whole_too  measure all groups together now, and not when it is asked for
     raises     RecordingError, InvalidRecalibrator, EvaluationError
     """
+    if options.jobs == 1:
+        return _measured(options, model, tell, map, iter, whole_too=whole_too)
+    # NumPy leaves the interpreter to others while it works: threads need no copies of the rows.
+    with ThreadPoolExecutor(options.jobs) as pool:
+        ahead = partial(_ahead, pool)
+        return _measured(options, model, tell, pool.map, ahead, whole_too=whole_too)
+
+
+def _ahead(pool: ThreadPoolExecutor, values: Iterator[Recording]) -> Iterator[Recording]:
+    """Yields values while the next one is already on its way."""
+    following = pool.submit(next, values, None)
+    while (value := following.result()) is not None:
+        following = pool.submit(next, values, None)
+        yield value
+
+
+def _measured(
+    options: argparse.Namespace,
+    model: Selection | None,
+    tell: Callable[[str], None],
+    each: Each,
+    ahead: Callable[[Iterator[Recording]], Iterator[Recording]],
+    *,
+    whole_too: bool,
+) -> Measured:
     ours_of = {theirs: ours for ours, theirs in (options.map or {}).items()}
     asked = [ours_of.get(name, name) for name in options.by or ()]
     # A sequence is what a stream is called in files.
@@ -148,7 +175,7 @@ def measured(
     # With any of these, more is needed of a Gaussian than its columns.
     whole_file = (model, options.labels, options.fault, options.report, options.assume_std)
     if exact and SliceBy.RANGE not in by and all(one is None for one in whole_file):
-        in_portions = _in_portions(options, beside, remark)
+        in_portions = _in_portions(options, beside, remark, ahead)
     made, shaped = None, None
     if in_portions is not None:
         recording, rows, usable = in_portions
@@ -194,6 +221,7 @@ def measured(
                 rows=among,
                 track=track,
                 clusters=clusters,
+                each=each,
                 shaped=None if shaped is None else (shaped, np.flatnonzero(some & judged)),
                 done=done,
             )
@@ -222,7 +250,7 @@ def measured(
             track = rows.track if rows.track is None or among is None else rows.track[among]
             clusters = Clusters.of(n_of[name], track)
             of_groups[name] = evaluated(some, clusters, done)
-            said += _verdicts(rows, among, clusters, name, of_groups[name], exact=exact)
+            said += _verdicts(rows, among, clusters, name, of_groups[name], each if exact else None)
             done(n_of[name])
         undivided = next((one for name, one in of_groups.items() if name not in apart), None)
         whole = cache(lambda: undivided or evaluated(every))
@@ -269,7 +297,10 @@ def measured(
 
 
 def _in_portions(
-    options: argparse.Namespace, beside: tuple[str, ...], tell: Callable[[str], None]
+    options: argparse.Namespace,
+    beside: tuple[str, ...],
+    tell: Callable[[str], None],
+    ahead: Callable[[Iterator[Recording]], Iterator[Recording]],
 ) -> tuple[Recording, _JudgedRows, Usable] | None:
     """Reads and reduces a file portion by portion, so that its Gaussians are never all in memory.
 
@@ -281,9 +312,9 @@ def _in_portions(
     # What is known of a frame has been checked; measures do not ask for it.
     about = replace(about, frame=None, time_s=None, stamp_ns=None, score=None, track=None)
     oddities = Oddities(about.space)
-    parts = _parts(replace(reader, about=about), oddities)
+    parts = ahead(_parts(replace(reader, about=about)))
     del reader
-    found = _reduced(about, tracks, parts)
+    found = _reduced(about, tracks, parts, oddities)
     if found is None:
         return None
     about = replace(about, assumed=np.broadcast_to(np.False_, about.class_index.size))
@@ -291,34 +322,35 @@ def _in_portions(
     return about, *found
 
 
-def _parts(reader: RecordingReader, oddities: Oddities) -> Iterator[Recording | None]:
-    """Reads a file portion by portion; None, and no more, where some rows have no covariance."""
+def _parts(reader: RecordingReader) -> Iterator[Recording]:
+    """Reads a file portion by portion."""
     with working("reading", reader.n) as done:
         for rows in portions(reader.n):
-            part = reader.part(rows)
-            if part.assumed.any():
-                yield None
-                return
-            oddities.add(part)
-            yield part
-            done(part.mean.shape[0])
+            yield reader.part(rows)
+            done(rows.stop - rows.start)
 
 
 def _reduced(
-    recording: Recording, tracks: IntArray | None, parts: Iterable[Recording | None]
+    recording: Recording,
+    tracks: IntArray | None,
+    parts: Iterable[Recording],
+    oddities: Oddities | None = None,
 ) -> tuple[_JudgedRows, Usable] | None:
     """Reduces a recording to the columns of the rows that are judged; tells which are usable.
 
     recording  may be without Gaussians: they are in its parts
     tracks     (N,) as numbered_tracks
-    returns    None where a part is None
+    oddities   sees each part, which must have its covariances
+    returns    None where a part lacks some
     """
     n, space = recording.class_index.size, recording.space
     soundness, reducer = Soundness(space.names, n), RowReducer(space, n)
     judged, overlap = np.zeros(n, bool), list[FloatArray]()
     for place, part in zip(portions(n), parts, strict=True):
-        if part is None:
-            return None
+        if oddities is not None:
+            if part.assumed.any():
+                return None
+            oddities.add(part)
         sound = soundness.add(part) & ~part.assumed
         chosen = np.flatnonzero(sound)
         gaussians = part.mean, part.covariance, part.truth
@@ -358,28 +390,29 @@ def _verdicts(
     clusters: Clusters,
     group: str,
     found: Evaluation,
-    *,
-    exact: bool,
-) -> Iterator[Verdict]:
+    each: Each | None,
+) -> Iterable[Verdict]:
     """Judges the Gaussians of a group.
 
-    found  their measures, which tell a part of it where they are `exact`
+    found  their measures
+    each   works on dimensions, of which the measures tell a part; None: these are not exact
     """
     space = rows.columns.space
     label = rows.label if rows.label is None or among is None else rows.label[among]
     units = [dimension.unit for dimension in space.dimensions]
-    if not exact:
+    if each is None:
         variance, error = rows.columns.variance, rows.columns.error
         if among is not None:
             variance, error = variance[:, among], error[:, among]
         track = rows.track if rows.track is None or among is None else rows.track[among]
-        yield from verdicts(space.names, units, error.T, variance.T, track, group, label)
-        return
+        return verdicts(space.names, units, error.T, variance.T, track, group, label)
     most = labels_of(found.rows, label)
-    for i, (name, one) in enumerate(found.dimensions.items()):
+
+    def judged(i: int) -> Verdict:
         variance, error = rows.columns.axis(i, among)
-        yield verdict(
-            (group, name, units[i]),
+        one = found.dimensions[space.names[i]]
+        return verdict(
+            (group, space.names[i], units[i]),
             error,
             variance,
             clusters,
@@ -387,6 +420,8 @@ def _verdicts(
             typical=one.nees_median_ratio,
             bias_interval=one.bias_interval,
         )
+
+    return each(judged, range(space.k))
 
 
 def _frozen(
