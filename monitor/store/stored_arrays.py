@@ -161,8 +161,18 @@ class ArchiveArray:
         self.shape, self.dtype = shape, dtype
         self._path, self._member, self._reading = path, member, reading
         self._row = dtype.itemsize * math.prod(shape[1:])
+        self._archive: zipfile.ZipFile | None = None
         self._file: IO[bytes] | None = None
         self._at = 0
+
+    def __del__(self) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        if self._archive is not None and self._file is not None:
+            self._file.close()
+            self._archive.close()
+        self._archive = self._file = None
 
     @property
     def ndim(self) -> int:
@@ -178,10 +188,11 @@ class ArchiveArray:
             _read(self._file, (first - self._at) * self._row)
             data = _read(self._file, (end - first) * self._row)
             self._at = end
-            return np.frombuffer(data, self.dtype).reshape(end - first, *self.shape[1:])
+            if end == self.shape[0]:
+                self._close()
+        return np.frombuffer(data, self.dtype).reshape(end - first, *self.shape[1:])
 
     def whole(self) -> AnyArray:
-        self._file = None
         return self.between(0, self.shape[0])
 
 

@@ -6,7 +6,7 @@ No connection lives here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 
@@ -27,13 +27,14 @@ from monitor.frames.space import (
 )
 from monitor.frames.status import TruthAccount
 from monitor.v1 import frame_pb2, perception_monitor_pb2, truth_pb2
-from monitor.wire.messages import message_of, value_of
+from monitor.wire.messages import message_of
 from monitor.wire.records import (
     DETECTION,
     DETECTIONS,
     LABEL,
     RESULT,
     TRACK,
+    ByteArray,
     Field,
     RecordColumns,
     TailReader,
@@ -269,8 +270,23 @@ def stream_header(header: Header) -> frame_pb2.StreamHeader:
 
 def encode_frame(frame: OutgoingFrame) -> bytes:
     """Encodes a ProcessRequest with a frame; full covariances go out as lower triangles."""
-    body = frame_head(frame.frame_id, frame.stamp_ns, frame.ego) + _detections(frame)
-    return framed(2, body)
+    head = frame_head(frame.frame_id, frame.stamp_ns, frame.ego)
+    return framed(2, head, _detections(frame).tobytes())
+
+
+def encode_frames(
+    numbers: Sequence[int], stamps_ns: Sequence[int], ends: Sequence[int], rows: OutgoingFrame
+) -> list[bytes]:
+    """Encodes ProcessRequests with frames, whose detections are the rows of one, at once.
+
+    numbers, stamps_ns  of each frame
+    ends                where the rows of each frame end, and those of the next one begin
+    """
+    records, begins = _detections(rows), (0, *ends[:-1])
+    return [
+        framed(2, frame_head(number, stamp_ns, None), records[begin:end].tobytes())
+        for number, stamp_ns, begin, end in zip(numbers, stamps_ns, begins, ends, strict=True)
+    ]
 
 
 def frame_head(frame_id: int | None, stamp_ns: int | None, ego: EgoMotion | None) -> bytes:
@@ -285,10 +301,11 @@ def frame_head(frame_id: int | None, stamp_ns: int | None, ego: EgoMotion | None
     return head.SerializeToString()
 
 
-def _detections(frame: OutgoingFrame) -> bytes:
+def _detections(frame: OutgoingFrame) -> ByteArray:
+    """Encodes the detections of a frame, (n, length)."""
     n = frame.id.size
     if n == 0:
-        return b""
+        return np.zeros((0, 0), np.uint8)
     covariance = frame.covariance
     if covariance is not None and covariance.ndim == 3:
         k = covariance.shape[1]
@@ -303,7 +320,7 @@ def _detections(frame: OutgoingFrame) -> bytes:
         for number, each in enumerate(values, start=1)
         if each is not None
     }
-    return build(DETECTIONS, DETECTION, given, n).tobytes()
+    return build(DETECTIONS, DETECTION, given, n)
 
 
 def encode_truth(
@@ -331,6 +348,31 @@ def encode_truth(
             labels[5] = (objects.id, objects.known)
         body += build_partial(DETECTIONS, LABEL, labels, ids.size)
     return framed(1, body)
+
+
+def encode_truths(
+    stream: str,
+    numbers: Sequence[int],
+    ends: Sequence[int],
+    ids: IdArray,
+    truth: FloatArray,
+    objects: TrackIds | None,
+) -> list[bytes]:
+    """Encodes ReportGroundTruthRequests for frames at once, as encode_frames does."""
+    found, begins = [], (0, *ends[:-1])
+    alike = ids.size and (objects is None or objects.known.all())
+    if alike:
+        given = {1: ids, 2: truth} | ({} if objects is None else {5: objects.id})
+        records = build(DETECTIONS, LABEL, given, ids.size)
+    for number, begin, end in zip(numbers, begins, ends, strict=True):
+        part = slice(begin, end)
+        if alike:
+            head = truth_pb2.FrameTruth(stream=stream, frame_id=number).SerializeToString()
+            found.append(framed(1, head, records[part].tobytes()))
+        else:
+            some = None if objects is None else TrackIds(objects.id[part], objects.known[part])
+            found.append(encode_truth(stream, number, ids[part], truth[part], objects=some))
+    return found
 
 
 def decode_answer(data: bytes, k: int) -> Answered:
@@ -390,26 +432,29 @@ def _tracks(result: frame_pb2.FrameResult) -> AnsweredTracks:
 def decode_truth_answer(data: bytes) -> tuple[TruthAccount, str]:
     """Reads the account of the labels of a message, and what was wrong with any, in words."""
     response = perception_monitor_pb2.ReportGroundTruthResponse.FromString(data)
-    return value_of(TruthAccount, response.account), _words(response.notices)
+    # A replay reads one for each frame: the names are the same on both sides.
+    counts = {field.name: count for field, count in response.account.ListFields()}
+    return TruthAccount(**counts), _words(response.notices)
 
 
 def refused(data: bytes) -> str | None:
     """Says why a ProcessResponse refuses a whole message; None if it does not."""
+    return refused_or_shed(data)[0]
+
+
+def refused_or_shed(data: bytes) -> tuple[str | None, bool]:
+    """Says likewise, and whether an overloaded sidecar answered a frame without counting it."""
     response = perception_monitor_pb2.ProcessResponse.FromString(data)
     if response.WhichOneof("message") == "header":
-        return None if response.header.accepted else _words([response.header.notice])
-    answered = response.frame.status != frame_pb2.STATUS_REFUSED
-    return None if answered else _words(response.frame.notices)
+        return None if response.header.accepted else _words([response.header.notice]), False
+    frame = response.frame
+    shed = any(int(notice.reason) == Reason.OVERLOAD for notice in frame.notices)
+    answered = frame.status != frame_pb2.STATUS_REFUSED
+    return None if answered else _words(frame.notices), shed
 
 
 def _words(notices: Iterable[Notice | frame_pb2.Notice]) -> str:
     return "; ".join(f"{notice.field}: {notice.message}" for notice in notices)
-
-
-def was_shed(data: bytes) -> bool:
-    """Says whether an overloaded sidecar answered a frame without counting it."""
-    response = perception_monitor_pb2.ProcessResponse.FromString(data)
-    return any(int(notice.reason) == Reason.OVERLOAD for notice in response.frame.notices)
 
 
 def _vectors(columns: RecordColumns, number: int, k: int) -> FloatArray:

@@ -29,6 +29,7 @@ from monitor.statistics.measures import (
     as_json,
 )
 from monitor.statistics.row_columns import sorted_by
+from tests.laws import assert_near
 from tests.statistics import oracle
 
 XYZ = plain_space(("x", "y", "z"), "m")
@@ -243,20 +244,6 @@ def test_rows_in_many_portions_measure_as_in_one(kind, levels, monkeypatch):
         monkeypatch.setattr(f"monitor.statistics.{module}.PORTION", 70)
     parts = as_json(evaluate_rows(XYZ, mean, covariance, truth, **words))
     assert_near(parts, whole)
-
-
-def assert_near(found: Any, expected: Any) -> None:
-    """Compares numbers to 1e-12, in lists and objects of any depth."""
-    if isinstance(expected, dict):
-        assert found.keys() == expected.keys()
-        found, expected = list(found.values()), list(expected.values())
-    if isinstance(expected, list):
-        for one, other in zip(found, expected, strict=True):
-            assert_near(one, other)
-    elif expected is None:
-        assert found is None
-    else:
-        assert found == pytest.approx(expected, rel=1e-12, abs=1e-13)
 
 
 @given(st.lists(st.integers(0, 5), min_size=1))
