@@ -29,7 +29,7 @@ RUN python -m venv --without-pip /opt/calibration-monitor \
         /opt/calibration-monitor/lib/python3.11/site-packages/scipy \
         -type d -name tests -prune -exec rm -r {} +
 
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY docs docs
 COPY deploy/sidecar.toml deploy/sidecar.toml
 COPY deploy/prometheus deploy/prometheus

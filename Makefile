@@ -33,13 +33,13 @@ GRAFANA_TYPES := deploy/grafana/typed
 # The tests compare our filter with that of each of these versions.
 FILTERPY := .filterpy/1.4.5 .filterpy/2.0.0
 
-.PHONY: demo test test-all test-fleet test-image components lint types same protos dashboards lock benchmark clean
+.PHONY: kernels demo test test-all test-fleet test-image components lint types same protos dashboards lock benchmark release clean
 
-demo: $(CORE)
+demo: $(CORE) kernels
 	$(BIN)/calibration-monitor demo $(DEMO_FLAGS)
 
 # pytest comes last, so that its summary closes the output. Needs Python, make and git alone.
-test: lint types $(PROTOC)
+test: lint types kernels $(PROTOC)
 	$(PYTEST) -m 'not components and not campaign and not fleet' $(PYTEST_FLAGS)
 
 # Everything, nothing twice: what `make test` runs, then the laws with fifteen times the examples, and
@@ -56,13 +56,22 @@ test-fleet: $(FLEET)
 components:
 	@$(PYTHON) tests/components.py
 
+# Compiles monitor/native/kernels.c anew if it has changed. Without a compiler it says so, and NumPy does
+# the same work. An editable installation has done it before.
+kernels: | $(CORE)
+	@$(BIN)/python hatch_build.py
+
+# The wheels of each architecture, and the source distribution, into dist/.
+release: | $(CORE)
+	deploy/release
+
 # Builds the image on a stand-in for its base, and runs it: as root, with buildah and debootstrap.
 test-image: $(DEV)
 	$(BIN)/pytest tests/image $(PYTEST_FLAGS)
 
 # Does the work tree behave as another commit, byte for byte? SAME_FLAGS=--prove shows that it can say no.
 BASE ?= HEAD
-same: $(DEV)
+same: $(DEV) kernels
 	$(BIN)/python -m tests.same --base $(BASE) $(SAME_FLAGS)
 
 lint: $(DEV)
@@ -89,10 +98,11 @@ lock: $(DEV)
 # BENCHMARK=name for one of benchmarks/: each says what it measures in its first lines.
 BENCHMARK ?= loopback
 BENCHMARK_FLAGS ?=
-benchmark: $(DEV)
+benchmark: $(DEV) kernels
 	$(BIN)/python -m benchmarks.$(BENCHMARK) $(BENCHMARK_FLAGS)
 
 clean:
+	rm -f monitor/native/*.so
 	rm -rf $(GRAFANA_TYPES)/node_modules .venv .venv-protoc .venv-fleet .filterpy build dist .coverage *.egg-info
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -22,16 +22,9 @@ import numpy as np
 from scipy.special import digamma
 
 from benchmarks.machine import machine
-from monitor.drift.bets import (
-    CHARTS,
-    CHARTS_OF,
-    Aim,
-    DetectionCells,
-    Direction,
-    Stage,
-    log_likelihoods,
-)
-from monitor.drift.bets import Detector as Kind
+from monitor.drift.bets import Aim, DetectionCells, log_likelihoods
+from monitor.drift.charts import CHARTS, CHARTS_OF, Direction, Stage
+from monitor.drift.charts import Detector as Kind
 from monitor.drift.evidence import WITHOUT_TRACKS, Evidence, Shares, bounded_likelihood, by_severity
 from monitor.frames.space import BoolArray, FloatArray
 from tests.drift.drives import correlated

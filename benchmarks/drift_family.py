@@ -24,7 +24,7 @@ from scipy.signal import lfilter
 from benchmarks.drift import LIFE, THRESHOLD, Fault, K, row, run_words
 from benchmarks.machine import machine
 from monitor.drift.alarms import AlarmReason
-from monitor.drift.bets import SEVERITIES, Severity, Stage
+from monitor.drift.charts import SEVERITIES, Severity, Stage
 from monitor.drift.evidence import DriftSettings
 from monitor.drift.family import Family
 from monitor.drift.reference import Reference

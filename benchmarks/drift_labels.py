@@ -27,7 +27,7 @@ from benchmarks.drift import row
 from benchmarks.machine import machine
 from monitor.commands.reference import References, learn_references
 from monitor.drift.alarms import Alarm, AlarmReason
-from monitor.drift.bets import SEVERITIES, Severity
+from monitor.drift.charts import SEVERITIES, Severity
 from monitor.drift.evidence import DriftSettings
 from monitor.drift.family import Family
 from monitor.drift.usual import BLOCK_NS, WatchedRows, watched_errors

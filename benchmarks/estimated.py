@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks.machine import machine, shortest
 from monitor.frames.detections import Estimates
 from monitor.frames.space import Dimension, DimensionKind, FloatArray, Space
-from monitor.recalibration.estimated.covariates import Axes
+from monitor.frames.words import Axes
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.fitting import FITTINGS, FitOptions
 

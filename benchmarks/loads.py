@@ -26,6 +26,7 @@ import numpy as np
 
 from benchmarks.scene import CLASSES, RATE, SPACE, framed
 from monitor.frames.frame import Header
+from monitor.frames.space import Space
 from monitor.wire.client_messages import encode_header
 
 ROOT = Path(__file__).parents[1]
@@ -88,18 +89,28 @@ class Running:
 
 
 @contextlib.contextmanager
-def serving(folder: Path, config: str, *, echo: bool = False) -> Iterator[Running]:
+def serving(
+    folder: Path,
+    config: str,
+    *,
+    echo: bool = False,
+    command: Sequence[str] = ("-m", "monitor"),
+    tree: Path = ROOT,
+) -> Iterator[Running]:
     """Runs a sidecar in a folder; it is told to stop at the end of the block.
 
-    echo  a server instead that sends back what it gets: the cost of gRPC and the machine alone
+    echo     a server instead that sends back what it gets: the cost of gRPC and the machine alone
+    command  options of Python that run the command line
+    tree     that the sidecar's code is in: another one is that of another version
     """
     settings, log = folder / "sidecar.toml", folder / "stderr.txt"
     settings.write_text(config, encoding="utf-8")
-    command = [sys.executable, "-m", "monitor", "serve", "--config", str(settings)]
+    command = [sys.executable, *command, "serve", "--config", str(settings)]
     command += ["--grpc-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0"]
     if echo:
         command = [sys.executable, "-m", "benchmarks.loads"]
-    environment, pipe = {**os.environ, "PYTHONPATH": str(ROOT)}, subprocess.PIPE
+    environment = {**os.environ, "PYTHONPATH": str(ROOT if echo else tree)}
+    pipe = subprocess.PIPE
     with log.open("wb") as errors:
         process = subprocess.Popen(
             command, cwd=folder, stdout=pipe, stderr=errors, text=True, env=environment
@@ -125,6 +136,7 @@ def serving(folder: Path, config: str, *, echo: bool = False) -> Iterator[Runnin
 class Sensor:
     """Sends a frame each 1/rate s and has one at a time on its way, or does what it can.
 
+    labelled  bodies of frames that come with ground truth, for that share of all frames, evenly
     answered  told of each frame that was: its number
     took      s from when a frame was due to its answer
     skipped   frames that were not sent, since the one before was not answered in time
@@ -135,6 +147,9 @@ class Sensor:
     bodies: list[bytes]
     rate: float = RATE
     return_tracks: bool = False
+    space: Space = SPACE
+    labelled: list[bytes] | None = None
+    share: float = 0.0
     answered: Callable[[int], None] = lambda _number: None
     took: list[float] = field(default_factory=list)
     frames: int = 0
@@ -143,10 +158,14 @@ class Sensor:
 
     async def _opened(self, channel: grpc.aio.Channel) -> grpc.aio.StreamStreamCall:
         call = channel.stream_stream(PROCESS)()
-        header = Header(self.name, SPACE, CLASSES, return_tracks=self.return_tracks)
+        header = Header(self.name, self.space, CLASSES, return_tracks=self.return_tracks)
         await call.write(encode_header(header))
         await asyncio.wait_for(call.read(), PATIENCE)
         return call
+
+    def _frame(self, number: int, stamp_ns: int) -> bytes:
+        due = int(number * self.share) > int((number - 1) * self.share)
+        return framed(number, stamp_ns, self.labelled if due and self.labelled else self.bodies)
 
     async def _read(self, call: grpc.aio.StreamStreamCall) -> None:
         reply = await asyncio.wait_for(call.read(), 3 * PATIENCE)
@@ -168,7 +187,7 @@ class Sensor:
                 due = now
             await asyncio.sleep(max(0.0, due - now))
             stamp_ns = base + round(1e9 * (due - began))
-            await call.write(framed(self.frames + 1, stamp_ns, self.bodies))
+            await call.write(self._frame(self.frames + 1, stamp_ns))
             await self._read(call)
             self.took.append(time.perf_counter() - due)
             due += 1 / self.rate
@@ -181,7 +200,7 @@ class Sensor:
         while not ending.is_set():
             sent += 1
             # Stamps as of a paced stream, so that a tracker sees the same motion.
-            await call.write(framed(sent, base + round(sent * 1e9 / self.rate), self.bodies))
+            await call.write(self._frame(sent, base + round(sent * 1e9 / self.rate)))
             if sent - self.frames >= WINDOW:
                 await self._read(call)
         while self.frames < sent:
@@ -195,16 +214,19 @@ async def going(
     sensors: Sequence[Sensor],
     *others: Callable[[grpc.aio.Channel, asyncio.Event], Awaitable[None]],
     pace: bool = True,
+    in_step: bool = False,
 ) -> AsyncIterator[Sequence[asyncio.Future[None]]]:
     """Runs sensors, and others on the same channel, until the end of the block.
 
-    pace  whether sensors keep theirs, by turns
+    pace     whether sensors keep theirs
+    in_step  whether their frames are due at the same moments, not by turns
     """
     ending = asyncio.Event()
     async with grpc.aio.insecure_channel(address, options=OPTIONS) as channel:
         running = [other(channel, ending) for other in others]
         for i, one in enumerate(sensors):
-            paced = partial(one.paced, offset=i / len(sensors) / one.rate)
+            offset = 0.0 if in_step else i / len(sensors) / one.rate
+            paced = partial(one.paced, offset=offset)
             running.append((paced if pace else one.flat_out)(channel, ending))
         tasks = [asyncio.ensure_future(each) for each in running]
         yield tasks

@@ -50,7 +50,7 @@ def filters(rounds: int, space: Space) -> None:
         objects.append(one)
 
     def batched() -> None:
-        moved, spread = predict(state, covariance, *model.step(SECONDS))
+        moved, spread = predict(state, covariance, model, SECONDS)
         update(moved, spread, seen - moved[:, :k], noise)
 
     def one_by_one() -> None:
@@ -72,7 +72,7 @@ def association(rounds: int, n: int, reach: float) -> None:
     def ours() -> set[tuple[int, int]]:
         pairs = gated_pairs(tracks, detections, XYZ, LIMIT)
         cost = pairs.nis + pairs.log_determinant
-        chosen = pairs.take(assign(pairs.track, pairs.detection, cost, kind[pairs.track]))
+        chosen = pairs.take(assign(pairs.track, pairs.detection, cost.take, kind[pairs.track]))
         return set(zip(chosen.track.tolist(), chosen.detection.tolist(), strict=True))
 
     def every_pair() -> set[tuple[int, int]]:

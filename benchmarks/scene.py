@@ -24,8 +24,20 @@ PERIOD = 400  # frames
 REACH = 60.0  # m; the scene ends there
 
 
+def space_of(k: int) -> Space:
+    """Takes k of the dimensions of the scene, the position first; the eighth is a speed."""
+    chosen = {2: "x y", 4: "x y z yaw", 7: "x y z l w h yaw", 8: "x y z l w h yaw speed"}[k]
+    known = {one.name: one for one in (*SPACE.dimensions, Dimension("speed", "m/s"))}
+    return Space(tuple(known[name] for name in chosen.split()))
+
+
 def frames(
-    *, truth: bool, objects: int = OBJECTS, life: int = 0, bare: bool = False
+    *,
+    truth: bool,
+    objects: int = OBJECTS,
+    life: int = 0,
+    bare: bool = False,
+    space: Space = SPACE,
 ) -> list[bytes]:
     """Encodes the detections of each frame of a period; `framed` puts number and stamp in front.
 
@@ -33,14 +45,17 @@ def frames(
     bare  whether detections have a score and no covariance
     """
     random = np.random.default_rng(0)
-    k = SPACE.k
+    k = space.k
     root = random.normal(size=(objects, k, k))
     covariance = (root @ root.transpose(0, 2, 1) + np.eye(k)) * 0.01
     factor = np.linalg.cholesky(covariance)
     kind, ids = random.integers(0, len(CLASSES), objects), np.arange(objects, dtype=np.uint64)
     score = random.uniform(size=objects)
     bodies = []
-    for number, true in enumerate(_driven(random, objects)):
+    speeds = random.uniform(0.6, 8.0, objects)
+    for number, boxes in enumerate(_driven(random, objects)):
+        columns = {**dict(zip(SPACE.names, boxes.T, strict=True)), "speed": speeds}
+        true = np.stack([columns[name] for name in space.names], axis=1)
         frame = OutgoingFrame(
             frame_id=1,
             stamp_ns=1,

@@ -13,28 +13,84 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, NoReturn
 
-from monitor import __version__
+from monitor import __version__, native
+from monitor.options import played, recorded, sidecars
 
-VERBS = {
-    "serve": "run the sidecar",
-    "doctor": "what is wrong with a running sidecar, why, and what to do",
-    "demo": "a simulated drive through a real sidecar, with a fault",
-    "replay": "stream recorded detections through a real sidecar",
-    "reference": "learn the reference of drift from recorded drives",
-    "sample": "write an example of each kind of file that can be read",
-    "evaluate": "judge and measure the calibration of a recorded file",
-    "fit": "fit a recalibrator to a recorded file",
-    "apply": "recalibrate a recorded file",
-    "report": "write one HTML file on what a running sidecar has found",
-    "export": "write the statistics of a running sidecar to a file",
-    "merge": "add up the statistics of several sidecars",
-    "recalibrators": "show and change the recalibrators of a running sidecar",
-    "alarms": "list, acknowledge and watch the drift alarms of a running sidecar",
-    "completion": "write a script that lets a shell complete verbs, options and their values",
+EXAMPLE = """examples:
+  calibration-monitor completion fish > calibration-monitor.fish
+  source <(calibration-monitor completion bash)     # in ~/.bashrc
+  source <(calibration-monitor completion zsh)      # in ~/.zshrc, behind compinit"""
+
+
+def _completion(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the verb `completion`."""
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"))
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """A verb before its work is imported: `run` in the module of its name in `commands`.
+
+    text         what it does
+    example      how it is called
+    add_options  adds its options to a parser
+    """
+
+    text: str
+    example: str
+    add_options: Callable[[argparse.ArgumentParser], None]
+
+
+VERBS: Mapping[str, Verb] = {
+    "serve": Verb("run the sidecar", sidecars.SERVE, sidecars.serve),
+    "doctor": Verb(
+        "what is wrong with a running sidecar, why, and what to do",
+        *(sidecars.DOCTOR, sidecars.doctor),
+    ),
+    "demo": Verb(
+        "a simulated drive through a real sidecar, with a fault", played.DEMO, played.demo
+    ),
+    "replay": Verb(
+        "stream recorded detections through a real sidecar", played.REPLAY, played.replay
+    ),
+    "reference": Verb(
+        "learn the reference of drift from recorded drives", played.REFERENCE, played.reference
+    ),
+    "sample": Verb(
+        "write an example of each kind of file that can be read",
+        *(recorded.SAMPLE, recorded.sample),
+    ),
+    "evaluate": Verb(
+        "judge and measure the calibration of a recorded file",
+        *(recorded.EVALUATE, recorded.evaluate),
+    ),
+    "fit": Verb("fit a recalibrator to a recorded file", recorded.FIT, recorded.fit),
+    "apply": Verb("recalibrate a recorded file", recorded.APPLY, recorded.apply),
+    "report": Verb(
+        "write one HTML file on what a running sidecar has found",
+        *(sidecars.REPORT, sidecars.report),
+    ),
+    "export": Verb(
+        "write the statistics of a running sidecar to a file", sidecars.EXPORT, sidecars.export
+    ),
+    "merge": Verb("add up the statistics of several sidecars", sidecars.MERGE, sidecars.merge),
+    "recalibrators": Verb(
+        "show and change the recalibrators of a running sidecar",
+        *(sidecars.RECALIBRATORS, sidecars.recalibrators),
+    ),
+    "alarms": Verb(
+        "list, acknowledge and watch the drift alarms of a running sidecar",
+        *(sidecars.ALARMS, sidecars.alarms),
+    ),
+    "completion": Verb(
+        "write a script that lets a shell complete verbs, options and their values",
+        *(EXAMPLE, _completion),
+    ),
 }
 
 
@@ -99,11 +155,11 @@ def _ended_by_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _verb(name: str) -> ModuleType:
-    """Imports a verb when it is asked for: the sidecar starts without the simulation.
+def _work(name: str) -> ModuleType:
+    """Imports what a verb does, when it is to be done: its help comes without.
 
-    returns  a module with EXAMPLE, `add_options(parser)` and `run(options)`, which returns the exit
-             code; what it raises is shown as a line, with code 1
+    returns  a module with `run(options)`, which returns the exit code; what it raises is shown as a
+             line, with code 1
     """
     # Before gRPC is imported: its line for every handshake that fails would know no limit, and we
     # say in our words where we cannot listen.
@@ -121,28 +177,24 @@ def build_parser(*chosen: str | None) -> argparse.ArgumentParser:
         description="Watches and corrects the covariances that a detector reports.",
         formatter_class=_VerbsHelp,
     )
-    parser.add_argument("--version", action="version", version=__version__)
+    parser.add_argument(
+        "--version", action="version", version=f"{__version__} (kernels: {native.NAME})"
+    )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    for name, text in VERBS.items():
+    for name, verb in VERBS.items():
         if name not in chosen:
-            verbs.add_parser(name, help=text)
+            verbs.add_parser(name, help=verb.text)
             continue
-        verb = _verb(name)
         described = verbs.add_parser(
             name,
-            help=text,
-            description=f"{text[0].upper()}{text[1:]}.",
-            epilog=verb.EXAMPLE,
+            help=verb.text,
+            description=f"{verb.text[0].upper()}{verb.text[1:]}.",
+            epilog=verb.example,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         verb.add_options(described)
     return parser
 
-
-EXAMPLE = """examples:
-  calibration-monitor completion fish > calibration-monitor.fish
-  source <(calibration-monitor completion bash)     # in ~/.bashrc
-  source <(calibration-monitor completion zsh)      # in ~/.zshrc, behind compinit"""
 
 _BASH = """\
 _calibration_monitor() {
@@ -164,11 +216,6 @@ _calibration_monitor() {
 }
 complete -o default -F _calibration_monitor calibration-monitor
 """
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the verb `completion`."""
-    parser.add_argument("shell", choices=("bash", "zsh", "fish"))
 
 
 def run(options: argparse.Namespace) -> int:
@@ -259,7 +306,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     try:
         options = build_parser(chosen).parse_args(arguments)
-        code: int = _verb(options.verb).run(options)
+        code: int = _work(options.verb).run(options)
         if sys.stdout is not None:  # closed by whoever started us
             sys.stdout.flush()
         return code

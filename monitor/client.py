@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 import grpc
 
-from monitor.config import InvalidConfiguration, is_loopback, read_file, read_tokens
 from monitor.frames.frame import Header
 from monitor.frames.space import Dimension, DimensionKind, Space
+from monitor.wire.access import InvalidConfiguration, is_loopback, read_file, read_tokens
 from monitor.wire.client_messages import (
     Answered,
     AnsweredTracks,

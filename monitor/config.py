@@ -8,15 +8,12 @@ and tokens are read again by `security`.
 from __future__ import annotations
 
 import difflib
-import ipaddress
 import re
-import string
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
-from stat import S_ISREG
 from typing import Annotated, Any, Self, TypeVar, cast
 
 from pydantic import (
@@ -35,7 +32,7 @@ from pydantic import (
 )
 
 from monitor.drift.evidence import DriftSettings, Unit
-from monitor.frames.slices import RangeBuckets, SliceBy
+from monitor.frames.slices import RangeBuckets
 from monitor.frames.space import (
     MOST_CLASSES,
     MOST_DIMENSIONS,
@@ -43,7 +40,7 @@ from monitor.frames.space import (
     MOST_SLICES,
     MOST_WINDOWS,
 )
-from monitor.matching.distances import DistanceKind
+from monitor.frames.words import DistanceKind, LogLevel, MeasurementNoise, Mode, Objective, SliceBy
 from monitor.promotion.records import (
     FitSettings,
     PolicySettings,
@@ -54,12 +51,7 @@ from monitor.promotion.records import (
 )
 from monitor.recalibration.mean_correction import refuses
 from monitor.recalibration.recalibrator import Identity
-from monitor.recalibration.scaling import (
-    AdaptiveScaling,
-    CovarianceScaling,
-    Objective,
-    VarianceScaling,
-)
+from monitor.recalibration.scaling import AdaptiveScaling, CovarianceScaling, VarianceScaling
 from monitor.recalibration.selection import CLASS_METHODS, ESTIMATING, METHODS
 from monitor.statistics.bins import (
     LOWEST,
@@ -70,69 +62,9 @@ from monitor.statistics.bins import (
     LogBins,
 )
 from monitor.statistics.windows import Windows
-from monitor.tracking.motion import (
-    UPRIGHT,
-    Association,
-    DimensionNoise,
-    MeasurementNoise,
-    TrackerSettings,
-)
-
-SHORTEST, LONGEST = 16, 4096  # characters of a token
-MOST_TOKENS = 16  # in one file
-_TOKEN = frozenset((string.ascii_letters + string.digits + "-._~+/=").encode())
-
-# Bytes; deploy/sidecar.toml has 16,000, a chain of certificates some ten thousand.
-LARGEST_FILE = 1 << 20
-
-
-class InvalidConfiguration(ValueError):
-    """A configuration file cannot be used; the message names key, value and remedy."""
-
-
-def read_file(path: str | Path, name: str) -> bytes:
-    """Reads a small file. Raises InvalidConfiguration, which begins with the name."""
-    try:
-        # First: to open a pipe without a writer would block for ever.
-        if not S_ISREG(Path(path).stat().st_mode):
-            raise InvalidConfiguration(f"{name} is no regular file: name one.")
-        with Path(path).open("rb") as file:
-            data = file.read(LARGEST_FILE + 1)
-    except OSError as error:
-        raise InvalidConfiguration(
-            f"{name} cannot be read ({error.strerror}). Check the path, and who may read it."
-        ) from None
-    if len(data) > LARGEST_FILE:
-        raise InvalidConfiguration(
-            f"{name} has more than {LARGEST_FILE} bytes: it is something else."
-        )
-    return data
-
-
-def read_tokens(path: str, name: str) -> tuple[bytes, ...]:
-    """Reads the tokens of a file, one a line.
-
-    Raises InvalidConfiguration, which begins with the name and never shows a token.
-    """
-    tokens = tuple(line.strip() for line in read_file(path, name).splitlines() if line.strip())
-    if not tokens:
-        raise InvalidConfiguration(f"{name} holds no token: write one into its first line.")
-    if len(tokens) > MOST_TOKENS:
-        raise InvalidConfiguration(
-            f"{name} has {len(tokens)} lines with tokens, at most {MOST_TOKENS}."
-        )
-    for number, token in enumerate(tokens, 1):
-        fault = ""
-        if not _TOKEN.issuperset(token):
-            fault = "characters other than letters, digits and -._~+/="
-        elif not SHORTEST <= len(token) <= LONGEST:
-            fault = f"{len(token)} characters, not {SHORTEST} to {LONGEST}"
-        if fault:
-            raise InvalidConfiguration(
-                f"{name}: token {number} has {fault}. `openssl rand -hex 32` makes one."
-            )
-    return tokens
-
+from monitor.tracking.motion import UPRIGHT, Association, DimensionNoise, TrackerSettings
+from monitor.wire.access import InvalidConfiguration as InvalidConfiguration
+from monitor.wire.access import is_loopback, read_file, split_address
 
 T = TypeVar("T")
 _RELOADABLE = "reloadable"
@@ -210,14 +142,6 @@ class SecurityConfig(Section):
         """Paths of the token files that are named, by key."""
         keys = ("data_token_file", "truth_token_file", "admin_token_file")
         return {key: path for key in keys if (path := getattr(self, key))}
-
-
-def is_loopback(host: str) -> bool:
-    """Tells if this machine alone reaches a host; a name other than localhost may be anything."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 class TrackerKind(StrEnum):
@@ -511,15 +435,6 @@ class DriftConfig(Section):
         )
 
 
-class LogLevel(StrEnum):
-    """The least weight of a line that is written."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-
-
 class LogFormat(StrEnum):
     """The form of a line."""
 
@@ -616,13 +531,6 @@ class PendingConfig(Section):
 Level = Annotated[float, Field(gt=0, lt=1)]
 
 
-class Mode(StrEnum):
-    """The estimates that are forwarded."""
-
-    APPLY = "apply"  # what the promoted recalibrator makes of the estimate
-    OBSERVE = "observe"  # the raw estimate, with the recalibrated one beside it
-
-
 class ServerConfig(Section):
     """Addresses and limits of the transport."""
 
@@ -663,14 +571,6 @@ class ServerConfig(Section):
         for key in ("grpc_address", "http_address"):
             split_address(getattr(self, key), key)
         return self
-
-
-def split_address(address: str, key: str) -> tuple[str, int]:
-    """Splits 'host:port'. Raises ValueError, which names the key."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535:
-        raise ValueError(f"{key} '{address}' must be host:port, such as 127.0.0.1:50051")
-    return host.strip("[]"), int(port)
 
 
 class RecalibrationConfig(Section):

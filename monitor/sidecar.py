@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import gc
 import logging
 import math
 import os
@@ -22,22 +23,16 @@ from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
-from monitor.config import (
-    Config,
-    InvalidConfiguration,
-    Reloads,
-    TrackerKind,
-    reloaded,
-    split_address,
-)
+from monitor.config import Config, InvalidConfiguration, Reloads, TrackerKind, reloaded
 from monitor.fleet.uploads import Uploader, store_of
 from monitor.pipeline.checkpoints import Checkpoints, claimed
 from monitor.pipeline.external_tracker import ExternalTracker, TrackerCalls, dial
 from monitor.pipeline.fit_rounds import FitRounds
 from monitor.pipeline.frame_path import Pipeline
-from monitor.pipeline.housekeeping import Events, WallClock, contained, in_steps
+from monitor.pipeline.housekeeping import Collections, Events, WallClock, contained, in_steps
 from monitor.pipeline.promotions import Promotions
 from monitor.pipeline.recalibrators import configured
 from monitor.pipeline.restart import Resumption, begin_ledger
@@ -52,8 +47,9 @@ from monitor.service.server import CannotListen, Server
 from monitor.statistics.state import StatisticsState
 from monitor.store.journal import Journal
 from monitor.store.previous import previous_paths, take_over
-from monitor.wire.messages import Health
+from monitor.wire.access import split_address
 from monitor.wire.requests import WireLimits
+from monitor.wire.values import Health
 
 log = logging.getLogger(__name__)
 
@@ -205,6 +201,48 @@ def keep_freed_memory() -> bool:
     return bool(mallopt(_MMAP_THRESHOLD, _LARGEST_BLOCK)) and bool(mallopt(_TRIM_THRESHOLD, _KEPT))
 
 
+# Collections of younger objects after which the collector would look at older ones.
+_NEVER = 2**31 - 1
+
+# How OpenBLAS is called, by how NumPy and SciPy were built.
+_BLAS_NAMES = [
+    f"{prefix}openblas_set_num_threads{suffix}"
+    for prefix in ("scipy_", "")
+    for suffix in ("64_", "")
+]
+
+
+def one_blas_thread() -> int:
+    """Lets OpenBLAS work in the thread that calls it: its own would take processors from others.
+
+    Processes that fit recalibrators are not concerned.
+
+    returns  the libraries that were told; 0 where there is no OpenBLAS, or the system does not say
+             what is loaded
+    """
+    told = 0
+    with contextlib.suppress(OSError):
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+        for path in sorted({line.split(maxsplit=5)[-1] for line in maps if "openblas" in line}):
+            library = ctypes.CDLL(path)
+            name = next((one for one in _BLAS_NAMES if hasattr(library, one)), "")
+            if name:
+                library[name](1)
+                told += 1
+    return told
+
+
+def collect_young_alone() -> None:
+    """Keeps what exists now for good, and has the collector look at young objects alone.
+
+    Hardly anything of ours refers to itself. To look at all that has come since finds next to
+    nothing, and takes the longer the more frames wait for labels: `Collections` says when.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(gc.get_threshold()[0], _NEVER, _NEVER)
+
+
 async def aside(work: Callable[[], T]) -> T:
     """Does what may block in a thread that nothing waits for: the end of the process neither.
 
@@ -267,6 +305,7 @@ class Sidecar:
         self._read_again = asyncio.Event()
         self._stopping = asyncio.Event()
         self._frames_seen, self._frame_came = 0, -math.inf
+        self._collections = Collections()
         events = Events()
         soon = asyncio.Event()
         self.claim = claimed(config, os.environ)
@@ -337,6 +376,7 @@ class Sidecar:
         """
         host, port = split_address(self.config.server.http_address, "http_address")
         keep_freed_memory()
+        one_blas_thread()
         self._resume()
         await self.exporting.refresh_if_possible()
         await self.server.start()
@@ -348,6 +388,7 @@ class Sidecar:
                 f"[server] http_address = '{self.config.server.http_address}': "
                 f"{error.strerror}. Choose a free port, or 0 for any."
             ) from None
+        collect_young_alone()
         # Threads hand over sooner: a scrape never holds the loop for long.
         sys.setswitchinterval(0.0005)
         loop = asyncio.get_running_loop()
@@ -506,6 +547,8 @@ class Sidecar:
             self._frames_seen, self._frame_came = counters.frames, now
         # Without frames there is nothing to leave out, however late the loop is for other work.
         idle = now - self._frame_came > IDLE_SECONDS
+        if self._collections.due(now, idle=idle):
+            gc.collect()
         waited = max(0.0 if idle else lag, self.server.service.turns.longest_wait())
         if overload.look(now, waited, self.pipeline.live.waiting):
             events.announce(Health(True, OVERLOADED if overload.shedding else CALM))

@@ -19,14 +19,13 @@ from monitor.drift.alarms import (
     SliceStanding,
     StageStanding,
 )
-from monitor.drift.bets import Detector, Direction, Quantity, Severity, Stage
-from monitor.drift.evidence import Scale
-from monitor.drift.reference import Origin
+from monitor.drift.charts import Detector, Direction, Origin, Quantity, Scale, Severity, Stage
 from monitor.pipeline.drift_watch import NoSuchSlice
 from monitor.pipeline.frame_path import Pipeline
-from monitor.service.calls import MONITOR, guarded
+from monitor.service.calls import guarded
 from monitor.service.handlers import Service
 from monitor.wire.requests import WireLimits
+from monitor.wire.values import MONITOR
 from tests.served import PATIENCE
 
 UNKNOWN = Scale(float("nan"), float("nan"), float("nan"))

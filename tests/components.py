@@ -12,7 +12,8 @@ import sys
 
 PACKAGES = {
     "openssl": ("openssl",),  # makes certificates
-    "gcc": ("gcc", "libc6-dev"),  # builds a disk that fails
+    "gcc": ("gcc", "libc6-dev"),  # builds a disk that fails, and the kernels
+    "python3-config": ("python3-dev",),  # is there where the headers are
     "promtool": ("prometheus",),  # rules and queries are compared with NumPy
     "prometheus": ("prometheus",),
     "amtool": ("prometheus-alertmanager",),  # alarms are followed to a webhook

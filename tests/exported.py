@@ -15,9 +15,7 @@ from monitor.drift.alarms import (
     SliceStanding,
     StageStanding,
 )
-from monitor.drift.bets import SEVERITIES, Detector, Direction, Quantity, Stage
-from monitor.drift.evidence import Scale
-from monitor.drift.reference import Origin
+from monitor.drift.charts import SEVERITIES, Detector, Direction, Origin, Quantity, Scale, Stage
 from monitor.frames.slices import TOTAL
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.promotions import Promotions

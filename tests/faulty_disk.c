@@ -88,6 +88,12 @@ ssize_t pwrite(int fd, const void *data, size_t size, off_t at) {
 ssize_t pwrite64(int fd, const void *data, size_t size, off64_t at) {
     return refused_fd(fd) ? -1 : REAL(pwrite64)(fd, data, size, at);
 }
+ssize_t pwritev(int fd, const struct iovec *parts, int count, off_t at) {
+    return refused_fd(fd) ? -1 : REAL(pwritev)(fd, parts, count, at);
+}
+ssize_t pwritev64(int fd, const struct iovec *parts, int count, off64_t at) {
+    return refused_fd(fd) ? -1 : REAL(pwritev64)(fd, parts, count, at);
+}
 int posix_fallocate(int fd, off_t at, off_t size) {
     return refused_fd(fd) ? errno : REAL(posix_fallocate)(fd, at, size);
 }

@@ -226,8 +226,8 @@ class Fuzz:
                 len(self.stream.header.classes),
                 self.pipeline.limits,
             ).batch
-            assert np.isfinite(batch.mean).all()
-            assert np.isfinite(batch.covariance).all()
+            assert np.isfinite(batch.sent.mean).all()
+            assert np.isfinite(batch.sent.covariance).all()
             self.outcomes["read at once" if decoded.fast else "read apart"] += 1
         else:
             self._tell(decoded)

@@ -12,7 +12,8 @@ from monitor.frames.space import Dimension, Space
 from monitor.matching.objects import INLINE, LabelRecord
 from monitor.store.entries import Entry, FrameEntry, Kept, LabelEntry, bodies_of
 from monitor.store.journal import LedgerReader
-from monitor.store.ledger import FILE, NEVER, LedgerWriter
+from monitor.store.ledger import LedgerWriter
+from monitor.store.ledger.schema import FILE, NEVER
 
 SPACE = Space((Dimension("x"),))
 

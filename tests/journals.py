@@ -43,7 +43,7 @@ class ListJournal:
     def note(self, entry: Entry) -> bool:
         if self.busy and isinstance(entry, FrameEntry):
             return False
-        *brought, own = (unkeyed(key, body) for key, _, body in bodies_of(entry))
+        *brought, own = (unkeyed(body.key, body.data) for body in bodies_of(entry))
         for frame in brought:
             assert isinstance(own, LabelEntry) and isinstance(frame, FrameEntry)
             own = replace(own, frame=frame)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from monitor.commands.sidecar_client import Client
-from monitor.store.statistics_state import StoredState
+from monitor.store.statistics_state import StoredState, decode
 from monitor.v1 import frame_pb2
 from monitor.v1 import perception_monitor_pb2 as pb
 from tests.served import PATIENCE, Conversation, Sidecar
@@ -77,7 +77,7 @@ def assert_message(message, measures, besides: set[str]) -> int:
 def exported(sidecar: Sidecar) -> StoredState:
     async def export() -> StoredState:
         async with Client(sidecar.grpc) as client:
-            return await client.export_statistics()
+            return decode(await client.export_statistics())
 
     return asyncio.run(export())
 

@@ -26,6 +26,10 @@ def assert_same(left: Any, right: Any, where: str = "") -> None:
         assert left.dtype == right.dtype, where
         assert left.shape == right.shape, where
         assert np.array_equal(left, right, equal_nan=left.dtype.kind == "f"), where
+    elif isinstance(left, Estimates):
+        # Whichever form their covariances were given in.
+        for name in ("mean", "covariance", "diagonal", "score"):
+            assert_same(getattr(left, name), getattr(right, name), f"{where}.{name}")
     elif is_dataclass(left):
         for entry in fields(left):
             name = entry.name
@@ -36,6 +40,12 @@ def assert_same(left: Any, right: Any, where: str = "") -> None:
             assert_same(*pair, f"{where}[{i}]")
     else:
         assert left == right, where
+
+
+def changed(estimates: Estimates, **columns: Any) -> Estimates:
+    """The same estimates with other columns."""
+    names = ("mean", "covariance", "diagonal", "score")
+    return Estimates(**{name: getattr(estimates, name) for name in names} | columns)
 
 
 def recalibrated_covariances_are_positive_definite(

@@ -8,13 +8,14 @@ from monitor.config import Config
 from monitor.frames.frame import FrameAnswer, Header, ReceivedTruth, TruthAnswer
 from monitor.frames.space import plain_space
 from monitor.frames.status import TruthAccount
+from monitor.frames.words import FullInput
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.live_statistics import SlicesRead
 from monitor.pipeline.pending import Fates
 from monitor.pipeline.recalibrators import Recalibrators
 from monitor.pipeline.streams import Stream
 from monitor.recalibration.recalibrator import Identity
-from monitor.recalibration.scaling import CovarianceScaling, FullInput, VarianceScaling
+from monitor.recalibration.scaling import CovarianceScaling, VarianceScaling
 from monitor.recalibration.selection import IDENTITY, Selection
 from monitor.statistics.observations import finished
 from monitor.statistics.state import SliceStatistics

@@ -18,18 +18,19 @@ ROOT = Path(__file__).parents[1] / "monitor"
 HALL = {"__init__", "__main__", "cli", "config", "sidecar", "client"}
 FLOORS = {
     "__init__": 0,
+    "native": 0,
     "frames": 1,
     "statistics": 2, "tracking": 2, "matching": 2,
     "recalibration": 3, "drift": 3, "promotion": 3, "figures": 3,
     "wire": 4, "store": 4, "config": 4,
     "pipeline": 5, "fleet": 5,
     "service": 6, "client": 6,
-    "sidecar": 7,
+    "sidecar": 7, "options": 7,
     "commands": 8,
     "cli": 9,
     "__main__": 10,
 }  # fmt: skip
-SAME_FLOOR = {("promotion", "recalibration")}
+SAME_FLOOR = {("promotion", "recalibration"), ("config", "wire")}
 PURE = {room for room, floor in FLOORS.items() if floor in (1, 2, 3)}
 PURE_LIBRARIES = frozenset(
     {"__future__", "abc", "collections", "dataclasses", "enum", "filterpy", "functools", "hashlib"}

@@ -16,8 +16,8 @@ import pytest
 
 from benchmarks import decoupling
 from monitor.cli import VERBS
-from monitor.commands.sample import Kind
 from monitor.commands.sending import Addresses, running_sidecar
+from monitor.options.recorded import Kind
 from tests.commands.spoken import spoken
 
 ROOT = Path(__file__).parents[1]

@@ -205,7 +205,7 @@ KEPT = {
     """Builds
     Which version runs where, and on what. Healthy: one version on all vehicles, but while an
     upgrade is under way.""": table(
-        ["instance", "version", "revision", "python", "numpy", "grpc", "protobuf"],
+        ["instance", "version", "revision", "python", "numpy", "grpc", "protobuf", "kernels"],
         {
             # Without `by`: a build that was not made of a commit has no label `revision`.
             "up": (

@@ -14,28 +14,17 @@ import math
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from monitor.commands.options import (
-    add_action,
-    add_actor,
-    add_json,
-    finite,
-    plain,
-    shown,
-    table,
-    tell,
-)
-from monitor.commands.sending import RecordedSequence
+from monitor.commands.output import finite, plain, shown, table, tell
 from monitor.commands.sidecar_client import (
     Client,
     DriftStandings,
     SidecarUnavailable,
     TimedAlarmChange,
     access_of,
-    add_sidecar,
     ask,
 )
 from monitor.drift.alarms import (
@@ -54,13 +43,10 @@ from monitor.drift.alarms import (
     power_of_ten,
     size_of_error,
 )
-from monitor.drift.bets import Stage
+from monitor.drift.charts import Stage
 
-EXAMPLE = """examples:
-  calibration-monitor alarms list
-  calibration-monitor alarms list Car total --json
-  calibration-monitor alarms acknowledge Car --actor "anna, after the mirror was cleaned"
-  calibration-monitor alarms watch --address 127.0.0.1:50051 --json"""
+if TYPE_CHECKING:
+    from monitor.commands.sending import RecordedSequence
 
 NOTHING_WATCHED = (
     "no slice is watched: no truth has come yet, or the sidecar was started with [drift] watch = "
@@ -86,34 +72,13 @@ STATES = {
 }
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the verb."""
-    shared = argparse.ArgumentParser(add_help=False)
-    shared.add_argument(
-        "slices",
-        metavar="SLICE",
-        nargs="*",
-        help="as list shows it; total: all of them together (default: all, and total)",
-    )
-    add_sidecar(shared)
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-
-    text = "how the evidence of drift stands, and what it rests on"
-    add_json(add_action(actions, "list", text, _list, shared))
-    text = "end alarms; what is watched goes on, and may raise them again"
-    acknowledge = add_action(actions, "acknowledge", text, _acknowledge, shared)
-    add_json(acknowledge)
-    add_actor(acknowledge, "who says so, for the log")
-    text = "a line when an alarm is raised or over, until interrupted"
-    add_json(add_action(actions, "watch", text, _watch, shared), "JSON, an object a line")
-
-
 def run(options: argparse.Namespace) -> int:
     """0 when the sidecar did what was asked.
 
     Raises SidecarUnavailable, SidecarRefused, UnknownWord.
     """
-    ask(Client(options.address, access_of(options)), lambda client: options.act(client, options))
+    act = _ACTIONS[options.action]
+    ask(Client(options.address, access_of(options)), lambda client: act(client, options))
     return 0
 
 
@@ -139,6 +104,9 @@ async def _watch(client: Client, options: argparse.Namespace) -> None:
     raise SidecarUnavailable(
         f"the sidecar at {options.address} was shut down: watch again when it serves."
     )
+
+
+_ACTIONS = {"list": _list, "acknowledge": _acknowledge, "watch": _watch}
 
 
 def concerns(change: AlarmChange, slices: list[str]) -> bool:

@@ -12,20 +12,18 @@ from pathlib import Path
 
 import numpy as np
 
-from monitor.commands.options import add_json, add_value, confidence_levels, output_file, tell
+from monitor.commands.output import output_file, tell, to_standard_error
 from monitor.commands.recordings import (
-    add_selection,
     as_stated,
     chains_of,
     estimates_of,
     read_selected,
     refuse_options_of_gaussians,
-    to_standard_error,
 )
 from monitor.commands.soundness import sound_rows
 from monitor.frames.classes import are_probabilities
 from monitor.frames.detections import Estimates
-from monitor.frames.slices import NO_COVARIANCE
+from monitor.frames.slices import NO_COVARIANCE, Chain
 from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
 from monitor.recalibration.class_probabilities import from_logits, from_probabilities
 from monitor.recalibration.processes.cauchy import GpCauchy
@@ -38,11 +36,10 @@ from monitor.recalibration.recalibrator import (
     weakest,
 )
 from monitor.recalibration.rejection import normalised_entropy
-from monitor.recalibration.selection import AnySelection, Chain, ClassSelection, Selection
+from monitor.recalibration.selection import AnySelection, ClassSelection, Selection
 from monitor.statistics.exact_engine import OwnDistributions, generalised_deviation
 from monitor.statistics.measures import TAU, Marginals
 from monitor.store.class_recordings import ClassRecording, read_class_recording, write_classes
-from monitor.store.documents import any_selection_from_json
 from monitor.store.recordings import (
     RECALIBRATED,
     Quantiles,
@@ -63,7 +60,7 @@ def read_any_model(path: str) -> AnySelection:
             f"{path} holds detections, and no recalibrator. Give the document that fit wrote."
         )
     try:
-        return any_selection_from_json(Path(path).read_text(encoding="utf-8"))
+        return _checked(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         why = (isinstance(error, OSError) and error.strerror) or "it is no text"
         raise InvalidRecalibrator(
@@ -80,13 +77,21 @@ def document_of(model: AnySelection) -> str:
     """
     text = model.to_json()
     try:
-        any_selection_from_json(text)
+        _checked(text)
     except InvalidRecalibrator as error:
         raise UnfitData(
             f"what was fitted makes no model that can be read again: {error} Correct the names in "
             "the file, or use more or other rows."
         ) from None
     return text
+
+
+def _checked(text: str) -> AnySelection:
+    """Reads a document. Raises InvalidRecalibrator."""
+    # With pydantic, which takes longer than to measure a file: it comes with the first document.
+    from monitor.store.documents import any_selection_from_json
+
+    return any_selection_from_json(text)
 
 
 def read_model(path: str) -> Selection:
@@ -460,38 +465,8 @@ def recalibrate_classes(selection: ClassSelection, recording: ClassRecording) ->
     )
 
 
-EXAMPLE = """examples:
-  calibration-monitor apply scaling.json drive.npz --rows 5000: --output recalibrated.npz
-  calibration-monitor apply beta.json drive.npz --tau 0.05,0.5,0.95 --output quantiles.npz"""
-
 # Options of the verb that mean something to Gaussians only, by destination.
 _OF_GAUSSIANS = ("quantiles", "tau")
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the verb."""
-    parser.add_argument("model", metavar="MODEL", help="recalibrator, from fit")
-    parser.add_argument("file", metavar="FILE", help=".npz, .csv or .csv.gz; truth is not needed")
-    add_selection(parser)
-    parser.add_argument(
-        "--output",
-        metavar="F",
-        required=True,
-        help=".csv or .csv.gz: the columns of the file, with new Gaussians; .npz: arrays (mean, "
-        "var or cov, gt; of class probabilities prob and label; what else is known of each row)",
-    )
-    parser.add_argument(
-        "--quantiles",
-        action="store_true",
-        default=None,
-        help="write quantiles [N,K,T] at levels tau [T] also where they are those of Gaussians",
-    )
-    parser.add_argument(
-        "--again", action="store_true", help="correct a file that was recalibrated before once more"
-    )
-    text = "write quantiles at these levels (default 0.05,0.1,…,0.95)"
-    add_value(parser, "--tau", "T,T", text, confidence_levels)
-    add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -544,7 +519,7 @@ def _apply_to_gaussians(selection: Selection, options: argparse.Namespace) -> tu
             version, kind = selection.version, options.format
             write_columns(path, source, names, made.recording, rejected, version, kind)
         return made.usable.size, [*_filled(made), *_output(made), *_rejected(rejected)]
-    tau = TAU if options.tau is None else options.tau
+    tau = TAU if options.tau is None else np.array(options.tau)
     asked = asked or made.output not in _GAUSSIANS
     quantiles = made.quantiles(tau) if asked else None
     with output_file(Path(options.output)) as path:

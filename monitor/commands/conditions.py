@@ -5,16 +5,13 @@ They are held against what `evaluate --json` prints, so that a condition can nam
 
 from __future__ import annotations
 
-import argparse
-import math
 import operator
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from monitor.commands.options import checked
-from monitor.statistics.verdicts import FEWEST_TO_JUDGE, Finding
+from monitor.frames.words import Finding
+from monitor.options.recorded import Condition
+from monitor.statistics.verdicts import FEWEST_TO_JUDGE
 
 _COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
@@ -28,32 +25,6 @@ _COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
 # together grow with their number and are no match for the same bound.
 _AMOUNTS = ("rows", "rows_without_truth", "rows_refused", "tracks", "n", "n_eff")
 _OF_ONE_DIMENSION = ("nees_mean", "nll")
-
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """A bound on a measure, as `--fail-if` takes it; without a comparison a finding."""
-
-    measure: str
-    comparison: str = ""
-    bound: float = math.nan
-
-    def __str__(self) -> str:
-        bound = f" {self.comparison} {self.bound:g}" if self.comparison else ""
-        return self.measure + bound
-
-
-def read_condition(text: str) -> Condition:
-    """Reads a condition of the command line. Raises ArgumentTypeError."""
-    if text.strip().lower() in tuple(Finding):
-        return Condition(text.strip().lower())
-    match = re.fullmatch(r"\s*(\w+)\s*(>=|<=|>|<)\s*(\S+)\s*", text)
-    if match is None:
-        raise argparse.ArgumentTypeError(
-            f"'{text}': expected MEASURE > NUMBER, or >=, <, <=; or {', '.join(Finding)}"
-        )
-    number = checked(match[3], float, "a number, such as 2", math.isfinite)
-    return Condition(match[1].lower(), match[2], number)
 
 
 def holding(conditions: Sequence[Condition], document: Mapping[str, Any]) -> Iterator[str]:

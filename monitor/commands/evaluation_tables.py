@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from monitor.commands.options import table
+from monitor.commands.output import table
 from monitor.commands.soundness import Usable
 from monitor.statistics.measures import DimensionMeasures, Evaluation, JointMeasures
 from monitor.statistics.verdicts import Verdict

@@ -4,17 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from monitor.commands.merge import add_output, write_and_show
-from monitor.commands.sidecar_client import Client, access_of, add_sidecar, ask
-
-EXAMPLE = """examples:
-  calibration-monitor export --address 127.0.0.1:50051 -o car1.state"""
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the verb."""
-    add_sidecar(parser)
-    add_output(parser)
+from monitor.commands.merge import write_and_show
+from monitor.commands.sidecar_client import Client, access_of, ask
+from monitor.store.statistics_state import decode
 
 
 def run(options: argparse.Namespace) -> int:
@@ -23,5 +15,5 @@ def run(options: argparse.Namespace) -> int:
     Raises SidecarUnavailable, SidecarRefused, IncompatibleStatistics, CannotWrite.
     """
     client = Client(options.address, access_of(options))
-    write_and_show(ask(client, Client.export_statistics), options)
+    write_and_show(decode(ask(client, Client.export_statistics)), options)
     return 0

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 
 from monitor.commands.apply import recalibrate_gaussians
-from monitor.commands.options import table
+from monitor.commands.output import table
 from monitor.commands.recordings import numbered_tracks
 from monitor.frames.cholesky import factorise, log_determinant, whiten
 from monitor.frames.space import BoolArray, FloatArray, IntArray

@@ -10,53 +10,16 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from monitor.commands.options import (
-    add_flag,
-    add_json,
-    add_value,
-    number_of,
-    output_file,
-    tell,
-    working,
-)
-from monitor.commands.recordings import to_standard_error
+from monitor.commands.output import output_file, tell, to_standard_error, working
 from monitor.fleet.merging import merged
 from monitor.store.files import write_body
 from monitor.store.statistics_state import StoredState, serialised
-
-EXAMPLE = """examples:
-  calibration-monitor merge monday.state tuesday.state -o week.state
-  calibration-monitor merge uploads/ -o fleet.state --jobs 8
-  calibration-monitor merge fleet.state s3://bucket/uploads -o fleet.state --json"""
 
 # Exit code where objects were left out that could not be used.
 SKIPPED = 3
 
 # Objects that are named.
 _MOST_NAMED = 3
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the verb."""
-    text = (
-        "statistics, as `export`, `merge` or an upload wrote them: files, folders, and prefixes "
-        "such as s3://bucket/uploads (also gs://, az://, file://)"
-    )
-    parser.add_argument("addresses", metavar="PREFIX", nargs="+", help=text)
-    add_output(parser)
-    text = "processes that add up (default: one for each 64 objects, as far as there are CPUs)"
-    add_value(parser, "--jobs", "N", text, number_of("processes", 1024))
-    text = (
-        "leave out objects that are damaged or do not fit most others, and end with exit code 3, "
-        "in place of refusing all"
-    )
-    add_flag(parser, "--skip-unusable", text)
-
-
-def add_output(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of a verb that writes statistics."""
-    parser.add_argument("-o", "--output", metavar="F", required=True, help="file to write")
-    add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -36,15 +36,15 @@ from monitor.commands.apply import (
 from monitor.commands.evaluate.measuring import measured
 from monitor.commands.evaluation_tables import summary, verdict_lines
 from monitor.commands.held_out import HeldOut, told
-from monitor.commands.labels_apart import gates_of
-from monitor.commands.options import names_of, write_output
+from monitor.commands.output import write_output
 from monitor.commands.pages.file_report import stages_by_group
 from monitor.commands.pages.report_page import notebook
 from monitor.commands.recordings import read_selected
-from monitor.frames.slices import SliceBy
 from monitor.frames.space import BoolArray, FloatArray
-from monitor.matching.distances import DistanceKind
-from monitor.recalibration.estimated.covariates import Axes
+from monitor.frames.words import Axes, DistanceKind, SliceBy
+from monitor.options import recorded
+from monitor.options.rows import gates_of
+from monitor.options.values import names_of
 from monitor.recalibration.fitting import FITTINGS
 from monitor.recalibration.selection import Selection
 from monitor.statistics.measures import Evaluation, as_json
@@ -231,7 +231,7 @@ def evaluate(
     raises       RecordingError, EvaluationError, InvalidRecalibrator, ValueError; they name what
                  is wrong and what to do
     """
-    options = _options(evaluate_verb.add_options, ["-"])
+    options = _options(recorded.evaluate, ["-"])
     for name, default in options.defaults.items():
         setattr(options, name, default)
     options.by, options.bins = _several(by), bins
@@ -307,7 +307,7 @@ def fit(
         )
     if axes is not None and axes not in tuple(Axes):
         raise ValueError(f"axes {axes!r}: use one of {', '.join(Axes)}.")
-    options = _options(fit_verb.add_options, ["-", "--output", "-"])
+    options = _options(recorded.fit, ["-", "--output", "-"])
     options.method, options.replace = method, replace
     options.axes = None if axes is None else Axes(axes)
     options.by = tuple(map(SliceBy, parts)) or None
@@ -335,7 +335,7 @@ def apply(
     selection  dimensions, angles, classes, names and assume_std as in evaluate
     raises     RecordingError, InvalidRecalibrator, ValueError
     """
-    options = _options(evaluate_verb.add_options, ["-"])
+    options = _options(recorded.evaluate, ["-"])
     keys = ("dimensions", "angles", "classes", "names", "assume_std")
     unknown = [name for name in selection if name not in keys]
     if unknown:

@@ -6,25 +6,12 @@ The sidecar decides; this file asks it, then prints its answers.
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from monitor.commands.apply import document_of, read_any_model
-from monitor.commands.options import (
-    add_action,
-    add_actor,
-    add_flag,
-    add_json,
-    add_value,
-    number_of,
-    shown,
-    table,
-    tell,
-    write_output,
-)
-from monitor.commands.sidecar_client import Client, access_of, add_sidecar, ask
+from monitor.commands.output import shown, table, tell, write_output
+from monitor.commands.sidecar_client import Client, access_of, ask
 from monitor.frames.slices import CLASS_PROBABILITIES
 from monitor.promotion.records import (
     Evidence,
@@ -35,17 +22,7 @@ from monitor.promotion.records import (
     TrialState,
 )
 from monitor.store.column_names import some_of
-from monitor.wire.messages import Listing, Summary
-
-EXAMPLE = """examples:
-  calibration-monitor recalibrators list
-  calibration-monitor recalibrators show variance-scaling-0123456789ab --output inforce.json
-  calibration-monitor recalibrators fit --slice Car --slice Pedestrian
-  calibration-monitor recalibrators promote variance-scaling-0123456789ab
-  calibration-monitor recalibrators promote --file car.json --actor "release 7"
-  calibration-monitor recalibrators rollback --slice Car
-  calibration-monitor recalibrators pin --address 127.0.0.1:50051
-  calibration-monitor recalibrators history -n 100 --json"""
+from monitor.wire.values import Listing, Summary
 
 # Names in one cell; the number of further ones is told.
 MOST_NAMES = 4
@@ -62,55 +39,14 @@ _STATES = {
 # Characters of a document that is shown between what people read; a longer one goes to a file.
 MOST_SHOWN = 4000
 
-# Records that a sidecar remembers; further ones are in its audit log.
-MOST_RECORDS = 1000
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the verb."""
-    where = argparse.ArgumentParser(add_help=False)
-    add_sidecar(where)
-    told = argparse.ArgumentParser(add_help=False, parents=[where])
-    add_json(told)
-    asked = argparse.ArgumentParser(add_help=False, parents=[told])
-    add_actor(asked, "who asks, for the audit log")
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    action = functools.partial(add_action, actions)
-    action("list", "all that are known, all trials, and who promotes", _list, told)
-    show = action("show", "one of them: its document, and what happened to it", _show, told)
-    show.add_argument("version", metavar="VERSION", help="as list shows it")
-    show.add_argument("-o", "--output", metavar="F", help="file to write the document to")
-    fit = action("fit", "fit candidates now, and put them on trial", _fit, asked)
-    fit.add_argument(
-        "--slice",
-        metavar="S",
-        action="append",
-        default=[],
-        help="a slice to fit; may be given several times (default: all)",
-    )
-    add_value(fit, "--method", "M", "as in `fit --method` (default: as configured)", default="")
-    promote = action("promote", "make one active from the next frame on", _promote, asked)
-    which = promote.add_mutually_exclusive_group(required=True)
-    which.add_argument("version", metavar="VERSION", nargs="?", help="as list shows it")
-    which.add_argument("--file", metavar="F", help="a recalibrator that `fit --output` wrote")
-    text = "make active again what was before the last change"
-    rollback = action("rollback", text, _rollback, asked)
-    scope = rollback.add_mutually_exclusive_group()
-    scope.add_argument("--slice", metavar="S", default="", help="the only slice that goes back")
-    add_flag(scope, "--classes", "that of class probabilities, not of estimates")
-    action("pin", "from now on nothing happens by itself", _pin, asked)
-    action("unpin", "things may happen by themselves again, as configured", _pin, asked)
-    history = action("history", "what happened last, latest at the end", _history, told)
-    text = f"records to show, at most {MOST_RECORDS:,} (default 20)"
-    add_value(history, "-n", "N", text, number_of("records", MOST_RECORDS), 20)
-
 
 def run(options: argparse.Namespace) -> int:
     """0 when the sidecar did what was asked.
 
     Raises SidecarUnavailable, SidecarRefused, InvalidRecalibrator, CannotWrite, UnknownWord.
     """
-    ask(Client(options.address, access_of(options)), lambda client: options.act(client, options))
+    act = _ACTIONS[options.action]
+    ask(Client(options.address, access_of(options)), lambda client: act(client, options))
     return 0
 
 
@@ -145,6 +81,9 @@ async def _promote(client: Client, options: argparse.Namespace) -> None:
     if options.file is None:
         change = await client.promote(options.actor, version=options.version)
     else:
+        # All methods and what checks their documents, which the other actions do without.
+        from monitor.commands.apply import document_of, read_any_model
+
         document = document_of(read_any_model(options.file))
         change = await client.promote(options.actor, document=document)
     _tell_swap(options, *change)
@@ -169,6 +108,12 @@ async def _pin(client: Client, options: argparse.Namespace) -> None:
 async def _history(client: Client, options: argparse.Namespace) -> None:
     records = (await client.listing(options.n)).records
     tell(options, {"records": records}, history_lines(records) or "nothing has happened yet")
+
+
+_ACTIONS = {
+    **{"list": _list, "show": _show, "fit": _fit, "promote": _promote, "rollback": _rollback},
+    **{"pin": _pin, "unpin": _pin, "history": _history},
+}
 
 
 def listing_lines(listing: Listing) -> str:

@@ -7,35 +7,32 @@ of the file formats lives in `store`.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import math
-import re
-import shlex
-import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from monitor.commands.labels_apart import (
-    add_labels,
-    check_labels,
-    label_columns,
-    with_dimensions,
-    with_labels,
-)
-from monitor.commands.options import add_value, allow, checked, flag, names_of, reading, shown
+from monitor.commands.output import reading, to_standard_error
 from monitor.commands.soundness import Oddities, angles_of
 from monitor.frames.detections import Estimates
-from monitor.frames.slices import NO_COVARIANCE, RangeBuckets, SliceBy, marked
+from monitor.frames.slices import NO_COVARIANCE, Chain, RangeBuckets, marked
 from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
+from monitor.frames.words import SliceBy
 from monitor.matching.distances import rotated_overlap, upright_overlap
-from monitor.recalibration.fitting import Parts
-from monitor.recalibration.selection import Chain
+from monitor.options.rows import (
+    ANGLES,
+    RANGE_DIMENSIONS,
+    RANGE_EDGES,
+    SURELY_ANGLES,
+    Fault,
+    check_labels,
+)
+from monitor.options.values import allow
+from monitor.recalibration.parts import Parts
 from monitor.statistics.clusters import numbered
 from monitor.statistics.row_columns import portions
 from monitor.store.class_recordings import ClassRecording
-from monitor.store.formats import Format
 from monitor.store.recordings import (
     IN_MEMORY,
     Recording,
@@ -47,11 +44,6 @@ from monitor.store.recordings import (
 )
 from monitor.store.tables import NO_TRACK, Columns, all_of_one
 
-# Dimensions that wrap, unless others are named. Beyond the first two a name may mean another thing,
-# so that it is said when one is taken for an angle.
-_SURELY_ANGLES = ("yaw", "heading")
-ANGLES = (*_SURELY_ANGLES, "yaw_rad", "rotation_y", "orientation", "theta", "psi", "rz")
-
 # Options that choose among Gaussians, by destination: they mean nothing to class probabilities.
 _OF_GAUSSIANS = ("dimensions", "angles", "classes", "where", "fault")
 
@@ -61,93 +53,6 @@ _CENTRE_AND_SIZE = ("cx", "cy", "w", "h")
 
 # Pairs of boxes whose overlap is computed at a time: the corners of all would be many times these.
 _PORTION = 65_536
-
-# Share of refused rows above which a verb ends with exit code 3, unless it is told otherwise.
-MOST_REFUSED = 0.01
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """A fire drill: reported covariances times `variance`, from `since` seconds on."""
-
-    variance: float
-    since: float = 0.0
-
-
-def add_selection(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of verbs that read a file; None where they are not given."""
-    add_value(parser, "--dimensions", "D,D", "dimensions to use; default: all", names_in)
-    text = (
-        f"dimensions in radians that wrap; left out of joint measures (default {','.join(ANGLES)})"
-    )
-    add_value(parser, "--angles", "D,D", text, names_in)
-    parser.add_argument(
-        "--class", dest="classes", metavar="C,C", type=names_in, help="classes to keep"
-    )
-    add_condition(parser, "--where", "keep rows whose column has this value; may be repeated")
-    add_value(parser, "--rows", "A:B", "row numbers of the file, before other filters", _rows)
-    text = "multiply the reported variances by F from second T of each sequence on"
-    add_value(parser, "--fault", "variance=F[@t=T]", text, _fault)
-    text = "names of the file for names of docs/files.md, such as var_x=x_variance,gt_id=object"
-    add_value(parser, "--map", "OURS=THEIRS,…", text, names_of)
-    text = "standard deviations where there are no variances, such as x=0.3,y=0.3 (default 1)"
-    add_value(parser, "--assume-std", "D=S,…", text, _deviations)
-    text = "format of the file (default: by its look; table is .csv, .parquet, .npz)"
-    parser.add_argument("--format", choices=tuple(Format), type=Format, help=text)
-    add_labels(parser)
-
-
-def add_condition(parser: argparse._ActionsContainer, option: str, help: str) -> None:
-    """Adds an option that chooses rows by the value of a column; None where it is not given."""
-    parser.add_argument(option, metavar="COLUMN=VALUE", type=_condition, action="append", help=help)
-
-
-def add_most_refused(parser: argparse.ArgumentParser) -> None:
-    """Adds the option for the share of refused rows above which the exit code is 3."""
-    parser.add_argument(
-        "--most-refused",
-        metavar="SHARE",
-        type=_share,
-        default=MOST_REFUSED,
-        help="end with exit code 3 if more of the rows are refused (default %(default)g)",
-    )
-
-
-def _share(text: str) -> float:
-    return checked(text, float, "a share from 0 to 1, such as 0.01", lambda share: 0 <= share <= 1)
-
-
-SELECTION = (
-    *("dimensions", "angles", "classes", "where", "rows", "map", "assume_std", "format"),
-    *("labels", "gate", "distance", "label_gap", "class_map", "label_format", "label_map"),
-)
-
-
-def selection_words(options: argparse.Namespace, names: tuple[str, ...] = SELECTION) -> list[str]:
-    """Spells the options that choose and read rows, as they were given, for another command."""
-    words = []
-    for name in names:
-        value = getattr(options, name)
-        if value is None:
-            continue
-        if name == "where":
-            words += [word for pair in value for word in (flag(name), shlex.quote("=".join(pair)))]
-            continue
-        if isinstance(value, Mapping):
-            text = ",".join(f"{key}={one}" if key else f"{one}" for key, one in value.items())
-        elif isinstance(value, slice):
-            text = f"{'' if value.start is None else value.start}:" + (
-                "" if value.stop is None else f"{value.stop}"
-            )
-        else:
-            text = ",".join(value) if isinstance(value, tuple) else str(value)
-        words += [flag(name), shlex.quote(text)]
-    return words
-
-
-def to_standard_error(words: str) -> None:
-    """Says a line on standard error."""
-    print(shown(words), file=sys.stderr)
 
 
 def open_selected(
@@ -202,7 +107,12 @@ def read_selected(
         raise ValueError("--labels -: standard input has the detections. Give a file of labels.")
     for other in (options.labels, vars(options).get("edges_from"), *vars(options).get("files", ())):
         check_readable(other)
-    columns = None if options.labels is None else label_columns(options)
+    columns = None
+    if options.labels is not None:
+        # The matcher of the sidecar, with its settings: without labels nobody waits for these.
+        from monitor.commands.labels_apart import label_columns, with_dimensions, with_labels
+
+        columns = label_columns(options)
     reader = open_selected(path, options, beside, fitted, columns)
     recording = reader.part(slice(0, reader.n))
     if columns is not None:
@@ -284,7 +194,7 @@ def as_stated(recording: Recording, options: argparse.Namespace) -> Recording:
 def _taken(recording: Recording, options: argparse.Namespace) -> str | None:
     """Says which dimensions are taken as angles for a name that may mean something else."""
     angles = angles_of(recording.space)
-    found = [name for name in angles if name not in _SURELY_ANGLES]
+    found = [name for name in angles if name not in SURELY_ANGLES]
     if options.angles is not None or not found:
         return None
     others = ",".join(name for name in angles if name not in found) or "''"
@@ -304,52 +214,6 @@ def refuse_options_of_gaussians(
     """
     why = f"for Gaussians, and {instead}. Leave it out; choose rows by --rows."
     allow(options, False, why, *_OF_GAUSSIANS, *more)
-
-
-def names_in(text: str) -> tuple[str, ...]:
-    """Reads names with commas between them."""
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def _deviations(text: str) -> dict[str, float]:
-    expected = "D=S,… with numbers above 0, each D once, such as x=0.3,y=0.3"
-
-    def read(text: str) -> dict[str, float]:
-        with contextlib.suppress(argparse.ArgumentTypeError):
-            return {name: float(value) for name, value in names_of(text).items()}
-        raise ValueError  # in the words of this option, which has no names of the file
-
-    return checked(
-        text, read, expected, lambda found: all(0 < value < math.inf for value in found.values())
-    )
-
-
-def _condition(text: str) -> tuple[str, str]:
-    column, sign, value = text.partition("=")
-    if not sign or not column:
-        raise argparse.ArgumentTypeError(f"'{text}': expected COLUMN=VALUE, such as role=deploy")
-    return column, value
-
-
-def _rows(text: str) -> slice:
-    match = re.fullmatch(r"(\d*):(\d*)", text)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"'{text}': expected A:B, such as 0:2000")
-    start, stop = (int(part) if part else None for part in match.groups())
-    return slice(start, stop)
-
-
-def _fault(text: str) -> Fault:
-    def read(text: str) -> Fault:
-        match = re.fullmatch(r"variance=([0-9.eE+-]+)(?:@t=([0-9.eE+-]+)s?)?", text)
-        return Fault(*(float(part or 0) for part in match.groups())) if match else Fault(0.0)
-
-    return checked(
-        text,
-        read,
-        "variance=F or variance=F@t=T, such as variance=0.2@t=10s",
-        lambda fault: 0 < fault.variance < np.inf and 0 <= fault.since < np.inf,
-    )
 
 
 def estimates_of(recording: Recording) -> Estimates:
@@ -386,11 +250,6 @@ def chains_of(
         return slices, chains
     without = tuple((*map(marked, chain), NO_COVARIANCE) for chain in chains)
     return slices + len(chains) * recording.assumed, (*chains, *without)
-
-
-# As the sidecar has them unless it is told otherwise: [statistics] range_edges, range_dimensions.
-RANGE_EDGES = (20.0, 40.0, 60.0)
-RANGE_DIMENSIONS = ("x", "y", "z")
 
 
 def ranges_of(space: Space, edges: tuple[float, ...] | None = None) -> RangeBuckets | None:

@@ -18,19 +18,14 @@ from typing import TypeAlias
 import numpy as np
 
 from monitor.commands.apply import read_model, recalibrate_gaussians
-from monitor.commands.options import add_json, add_value, allow, table, tell, working, write_output
-from monitor.commands.recordings import (
-    add_condition,
-    add_selection,
-    numbered_tracks,
-    read_selected,
-)
+from monitor.commands.output import table, tell, working, write_output
+from monitor.commands.recordings import numbered_tracks, read_selected
 from monitor.commands.sending import sequences
 from monitor.commands.soundness import usable_truth
 from monitor.config import load
-from monitor.drift.bets import Stage
+from monitor.drift.charts import Origin, Stage
 from monitor.drift.evidence import DriftSettings
-from monitor.drift.reference import Origin, Reference
+from monitor.drift.reference import Reference
 from monitor.drift.track_seconds import TrackSeconds
 from monitor.drift.usual import (
     BLOCK_NS,
@@ -39,22 +34,14 @@ from monitor.drift.usual import (
     enough,
     watched_errors,
 )
-from monitor.frames.slices import SliceBy
 from monitor.frames.space import BoolArray, IntArray
+from monitor.frames.words import SliceBy
+from monitor.options.values import allow
 from monitor.recalibration.selection import Selection
 from monitor.statistics.clusters import ALONE, ClusterArray, cluster_id
 from monitor.statistics.observations import Measured, measure
 from monitor.store.documents import read_references, reference_text
 from monitor.store.recordings import Recording
-
-EXAMPLE = """examples:
-  calibration-monitor reference drive.csv.gz --where role=fit --class Car --output usual.json
-  calibration-monitor reference drive.csv.gz --recalibrator car.json --output usual.json
-
-Learns from the rows that have truth, by class, each sequence a stream of its own. The file is for
-replay --reference, and for [drift] reference of a sidecar whose slices are by class.
-With --recalibrator the reference also holds for the time when that one is active: give rows that it
-was not fitted on, since errors on those look smaller than what will come."""
 
 # Of recorded drives; fewer tell nothing.
 _FEWEST_TRACKS, _FEWEST_DETECTIONS = 10, 1000
@@ -65,20 +52,6 @@ References: TypeAlias = Mapping[str, Mapping[Stage, Reference]]
 
 class TooLittleToLearn(ValueError):
     """Recorded drives hold too little data for a reference."""
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the verb."""
-    parser.add_argument("files", metavar="FILE", nargs="+", help=".npz, .csv or .csv.gz")
-    add_selection(parser)
-    parser.add_argument("--recalibrator", metavar="FILE", help="that will be active")
-    text = (
-        "TOML file of a sidecar, whose [drift] says how much is enough (reference_tracks, "
-        "reference_detections) and when tracks end (track_idle_seconds)"
-    )
-    add_value(parser, "--config", "F", text)
-    parser.add_argument("--output", metavar="F", required=True, help="file to write")
-    add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -124,23 +97,6 @@ def reference_table(found: Mapping[str, Mapping[str, Mapping[str, float | None]]
             cells = zip(one.values(), formats, strict=True)
             rows.append((name, stage, *("-" if v is None else f"{v:{form}}" for v, form in cells)))
     return table(heads, rows)
-
-
-def add_drift(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of a verb that plays detections to a sidecar which watches for drift."""
-    group = parser.add_argument_group("drift")
-    usual = group.add_mutually_exclusive_group()
-    text = (
-        "reference that `calibration-monitor reference` wrote (default: the started sidecar "
-        "learns it from what is played)"
-    )
-    add_value(usual, "--reference", "F", text)
-    add_condition(
-        usual,
-        "--reference-where",
-        "learn the reference from the rows of the files whose column has this value, in place of "
-        "--where, before anything is played; may be repeated",
-    )
 
 
 def check_drift(options: argparse.Namespace) -> None:

@@ -14,26 +14,12 @@ from typing import Any, TypeAlias, TypeVar
 from monitor.client import PLAIN
 from monitor.commands.alarms import DriftFound, drift_json, drift_table, listening_for_alarms
 from monitor.commands.apply import check_dimensions, read_model
-from monitor.commands.options import (
-    add_json,
-    add_value,
-    allow,
-    checked,
-    finite,
-    number_of,
-    plain,
-    seconds,
-    tell,
-    toml,
-    working,
-    write_output,
-)
+from monitor.commands.output import finite, plain, tell, toml, working, write_output
 from monitor.commands.pages.report_page import digest_of, written
-from monitor.commands.recordings import add_selection, as_stated, read_selected
-from monitor.commands.reference import add_drift, check_drift, reference_file
+from monitor.commands.recordings import as_stated, read_selected
+from monitor.commands.reference import check_drift, reference_file
 from monitor.commands.replay_tracking import (
     OF_TRACKER,
-    add_tracking,
     check_tracking,
     compare,
     read_track_labels,
@@ -52,56 +38,18 @@ from monitor.commands.sidecar_client import (
     DriftStandings,
     SidecarUnavailable,
     access_of,
-    add_access,
     ask,
 )
-from monitor.config import Config, Mode, load
-from monitor.frames.slices import SliceBy, is_total
+from monitor.config import Config, load
+from monitor.frames.slices import is_total
+from monitor.frames.words import Mode, SliceBy
+from monitor.options.values import allow
 from monitor.recalibration.selection import IDENTITY, Selection
 from monitor.v1 import calibration_pb2
 from monitor.v1.perception_monitor_pb2 import GetCalibrationResponse
 
-EXAMPLE = """examples:
-  calibration-monitor replay drive.csv.gz --dimensions x,y,z --class Car
-  calibration-monitor replay drive.csv.gz --recalibrator car.json --ground-truth-delay 30s --json
-  calibration-monitor replay drive.csv.gz --speed 1 --fault variance=0.2@t=10s
-  calibration-monitor replay drive.csv.gz --where seq=3 --reference-where role=fit
-  calibration-monitor replay drive.csv.gz --address 127.0.0.1:50051
-  calibration-monitor replay drive.csv.gz --ground-truth labels.csv.gz --recalibrator car.json
-
-Each sequence is a stream; every frame number from 0 to its last is sent, empty ones too.
---json prints frames, detections, matched, tau, and for each of slices and for total, by stage:
-n, nees_over_k, nees_median_ratio; by dimension ence, uce, qce; and the bins they come from, whose
-variance, squared_error and nees are sums over the bin's n detections and whose within counts, for
-each tau, those with nees inside the chi-square quantile.
-
-alarms are those of drift, in the order in which they were raised: slice, severity, stage, detector,
-direction; t in seconds from the start of the sequence, frame, and stream where only one sequence
-has a frame of that time; labelled detections of the slice by then, detections and tracks since
-since_t; evidence_hours of threshold_hours; quantity (scale, bias, correlation, tail), dimension,
-size and unit of what is wrong; and scale, by which factor standard deviations are too small, with
-its 95 % interval. drift says how the evidence of each slice and severity stands at the
-end: state (too_few: fewer than 100 labelled detections were watched, or more were left out), and
-log10 of hours of the evidence, its peak and the threshold. drift_left_out counts labelled
-detections that no bet (late, undated, superseded, overload, failed) or not every bet (late_seconds,
-tracks) has used.
-
-A recording gives the same JSON each time, to the byte: neither --speed nor --ground-truth-delay
-nor a busy machine changes it, and no value in it is of a clock.
-
-With --ground-truth it also prints tracking: raw, recalibrated and the reason why anything is null.
-recalibrated is of tracks fed what the sidecar forwards, raw of tracks fed what the detector says:
-where these differ the drive is played twice. Each holds, for all classes together and for each of
-classes: mota and idf1 (1 is best), id_switches, false_positives, misses, matches, labels, frames;
-position_rmse and velocity_rmse of the matches, also by dimension, against the labels and their
-central differences in the moving axes of the sensor; nis_over_k and state_nees_over_k. All labels
-of the frames played count. Tracks confirmed and updated in a frame are matched, by motmetrics
-(pip install 'calibration-monitor[tracking]')."""
-
 T = TypeVar("T")
 
-# The sidecar cuts no more.
-MOST_BINS = 512
 _Found: TypeAlias = tuple[GetCalibrationResponse, DriftFound, Seen | None]
 _JOINT = ("nees_over_k", "nees_median_ratio", "nll")
 _BY_DIMENSION = ("ence", "ence_noise_floor", "uce")
@@ -111,31 +59,6 @@ _STAGES = {
     calibration_pb2.STAGE_RAW: "raw",
     calibration_pb2.STAGE_RECALIBRATED: "recalibrated",
 }
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the verb."""
-    parser.add_argument("files", metavar="FILE", nargs="+", help=".npz, .csv or .csv.gz")
-    add_selection(parser)
-    parser.add_argument("--address", metavar="H:P", help="of a running sidecar; default: start one")
-    add_access(parser)
-    text = "event time by which labels come late, such as 30s (default 0s)"
-    add_value(parser, "--ground-truth-delay", "S", text, seconds, default=0.0)
-    text = "max, or N times the recorded pace (default max)"
-    add_value(parser, "--speed", "max|N", text, _speed, default=math.inf)
-    parser.add_argument("--recalibrator", metavar="FILE|none", help="promote this one first")
-    parser.add_argument(
-        "--mode", choices=tuple(Mode), type=Mode, default=Mode.APPLY, help="of the started sidecar"
-    )
-    text = "slices of the started sidecar (default class)"
-    add_value(parser, "--slice-by", "class,stream", text, _slice_by, default=(SliceBy.CLASS,))
-    parser.add_argument("--bins", metavar="N", type=number_of("bins", MOST_BINS), default=20)
-    add_json(parser)
-    add_value(parser, "--report", "F", "HTML file to write: verdict, figures, drift, measures")
-    text = "TOML file whose [drift] and, with --ground-truth, [tracker] the started sidecar takes"
-    add_value(parser, "--config", "F", text)
-    add_drift(parser)
-    add_tracking(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -298,17 +221,6 @@ def _report(
     ]
     content = counts | as_json(calibration) | of_drift | of_tracks
     return content, "\n".join(filter(None, blocks))
-
-
-def _speed(text: str) -> float:
-    if text == "max":
-        return math.inf
-    return checked(text, float, "max, or a positive factor such as 1", lambda value: value > 0)
-
-
-def _slice_by(text: str) -> tuple[SliceBy, ...]:
-    expected = "class, stream or class,stream"
-    return checked(text, lambda text: tuple(map(SliceBy, text.split(","))), expected)
 
 
 def as_json(calibration: GetCalibrationResponse) -> dict[str, Any]:

@@ -6,7 +6,6 @@ The measures themselves are computed in `tracking.quality`.
 from __future__ import annotations
 
 import argparse
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,16 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from monitor.commands.options import (
-    above_zero,
-    add_value,
-    allow,
-    checked,
-    finite,
-)
-from monitor.commands.recordings import to_standard_error
+from monitor.commands.output import finite, to_standard_error
 from monitor.commands.sending import RecordedSequence, TrackRecord
 from monitor.frames.space import DimensionKind, FloatArray
+from monitor.options.values import allow
 from monitor.store.labels import (
     HOW_TO_INSTALL,
     Matched,
@@ -34,7 +27,6 @@ from monitor.store.labels import (
     read_label_table,
     scores,
 )
-from monitor.tracking.motion import MeasurementNoise
 from monitor.tracking.quality import (
     Labels,
     Moving,
@@ -84,31 +76,6 @@ class _Part:
     labels: int
     nis: FloatArray
     matched: tuple[Matched, TrackErrors] | None = None
-
-
-def add_tracking(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of a verb that plays detections to a tracker."""
-    group = parser.add_argument_group("tracking quality")
-    text = (
-        ".csv or .csv.gz with columns seq, frame, t, class, gt_id and the dimensions, a row "
-        "for each labelled object and frame: let the sidecar track, and hold the tracks "
-        "against these"
-    )
-    add_value(group, "--ground-truth", "LABELS", text)
-    text = (
-        "how far a track may be off in the first two dimensions that move, for all classes "
-        "or by class (default 1 for pedestrians, persons and cyclists, else 2)"
-    )
-    add_value(group, "--match-distance", "D|C=D,C=D", text, _distances)
-    group.add_argument(
-        "--measurement-noise",
-        choices=tuple(MeasurementNoise),
-        type=MeasurementNoise,
-        help="R of the started tracker: the covariance of the detection, or the identity "
-        "(default detection)",
-    )
-    text = "detections with a lower score begin no track (default: all may)"
-    add_value(group, "--birth-score", "S", text, _score)
 
 
 def check_tracking(options: argparse.Namespace) -> None:
@@ -189,22 +156,6 @@ def _match_distances(
         for name in classes
     }
     return usual | by_class
-
-
-def _distances(text: str) -> float | dict[str, float]:
-    try:
-        if "=" not in text:
-            return above_zero(text)
-        parts = (part.rpartition("=") for part in text.split(","))
-        return {name.strip(): above_zero(value) for name, _, value in parts}
-    except argparse.ArgumentTypeError:
-        raise argparse.ArgumentTypeError(
-            f"'{text}': expected a positive distance, or one by class such as Car=2,Pedestrian=1"
-        ) from None
-
-
-def _score(text: str) -> float:
-    return checked(text, float, "a score, such as 2", math.isfinite)
 
 
 def _share(value: float) -> str:

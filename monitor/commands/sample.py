@@ -13,31 +13,13 @@ import gzip
 import io
 import sys
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 import numpy as np
 
-from monitor.commands.options import add_value, output_file
+from monitor.commands.output import output_file
 from monitor.frames.space import FloatArray, IntArray
-
-EXAMPLE = """examples:
-  calibration-monitor sample --output drive.csv
-  calibration-monitor evaluate drive.csv
-  calibration-monitor sample --kind detections --output detections.csv
-  calibration-monitor sample --kind labels --output labels.csv
-  calibration-monitor evaluate detections.csv --labels labels.csv
-  calibration-monitor sample --kind classes --output classes.npz"""
-
-
-class Kind(StrEnum):
-    """Kinds of files."""
-
-    BOXES_3D = "boxes-3d"
-    BOXES_2D = "boxes-2d"
-    DETECTIONS = "detections"  # boxes-3d without ground truth
-    LABELS = "labels"  # the ground truth of boxes-3d, in a file of its own
-    CLASSES = "classes"
+from monitor.options.recorded import Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +46,6 @@ _CORRELATION, _DEGREES = 0.8, 5
 _SEED = 23
 
 Table = dict[str, list[str]]
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the verb."""
-    parser.add_argument(
-        "--kind", choices=tuple(Kind), type=Kind, default=Kind.BOXES_3D, help="default %(default)s"
-    )
-    text = "file to write: .csv or .csv.gz, of classes .npz; - writes to standard output"
-    add_value(parser, "--output", "F", text, default="-")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -17,16 +17,7 @@ import sys
 from pathlib import Path
 
 from monitor import __version__
-from monitor.commands.options import add_flag, add_value
-from monitor.config import (
-    Config,
-    InvalidConfiguration,
-    LogLevel,
-    is_loopback,
-    load,
-    replaced,
-    split_address,
-)
+from monitor.config import Config, InvalidConfiguration, load, replaced
 from monitor.fleet.uploads import store_of
 from monitor.pipeline.checkpoints import configured_folder
 from monitor.pipeline.recalibrators import Recalibrators, configured
@@ -35,44 +26,10 @@ from monitor.recalibration.selection import IDENTITY
 from monitor.service.log import Logs, standard_error, start_logging
 from monitor.service.security import ServerCertificates, Tokens
 from monitor.sidecar import Host, ServiceManager, Sidecar, serve
-
-EXAMPLE = """examples:
-  calibration-monitor serve
-  calibration-monitor serve --config deploy/sidecar.toml --check
-  calibration-monitor serve --state fleet.state --read-only
-  calibration-monitor serve --grpc-address 127.0.0.1:0 --http-address 127.0.0.1:0"""
+from monitor.wire.access import is_loopback, split_address
 
 log = logging.getLogger(__name__)
 _STDIN = 0
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the verb."""
-    add_value(parser, "--config", "F", "TOML file; --print-config lists all keys")
-    text = "print a configuration with all keys at their defaults, explained, and exit"
-    add_flag(parser, "--print-config", text)
-    parser.add_argument("--check", action="store_true", help="validate the configuration and exit")
-    parser.add_argument("--grpc-address", metavar="H:P", help="overrides [server] grpc_address")
-    parser.add_argument("--http-address", metavar="H:P", help="overrides [server] http_address")
-    parser.add_argument(
-        "--log-level", choices=tuple(map(str, LogLevel)), help="overrides [log] level"
-    )
-    text = (
-        "stop when standard input, a pipe, closes: as it does when the program that "
-        "started this one is gone, however it ended"
-    )
-    add_flag(parser, "--exit-with-parent", text)
-    text = "neither load nor keep anything on disk, whatever [state] folder says"
-    # The second is its name of before.
-    parser.add_argument("--no-state", "--no-snapshot", action="store_true", help=text)
-    text = "statistics from merge or export to show, in place of counting; with --read-only"
-    add_value(parser, "--state", "F", text)
-    add_flag(parser, "--read-only", "take nothing in and keep nothing; SIGHUP reads --state again")
-    text = (
-        "count everything, however long frames wait for it: for recordings, which can wait; "
-        "[server] shed_lag_seconds and shed_rows are 0 then"
-    )
-    add_flag(parser, "--never-shed", text)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -25,18 +25,15 @@ from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health, health_pb2
 
 from monitor.client import PLAIN, Access
-from monitor.commands.options import add_value
 from monitor.drift.alarms import Alarm, AlarmChange, SliceStanding, StageStanding
 from monitor.frames.frame import Header
 from monitor.frames.status import Status
 from monitor.promotion.records import Record, SliceFitted
-from monitor.service.calls import ADMIN, MONITOR
-from monitor.store.statistics_state import StoredState, decode
-from monitor.v1 import event_pb2, status_pb2
+from monitor.v1 import event_pb2, statistics_state_pb2, status_pb2
 from monitor.v1 import perception_monitor_pb2 as monitor_pb
 from monitor.v1 import recalibrator_admin_pb2 as admin_pb
 from monitor.wire.client_messages import Unusable, encode_header, read_header_answer
-from monitor.wire.messages import Listing, Summary, value_of
+from monitor.wire.values import ADMIN, MONITOR, Listing, Summary, value_of
 
 # Seconds for a sidecar to answer at all.
 PATIENCE = 10.0
@@ -61,23 +58,6 @@ class SidecarRefused(ValueError):
     def __init__(self, words: str, code: grpc.StatusCode = grpc.StatusCode.UNKNOWN) -> None:
         super().__init__(words)
         self.code = code
-
-
-def add_sidecar(parser: argparse.ArgumentParser) -> None:
-    """Adds the option that names the sidecar, and those of add_access()."""
-    text = "of the sidecar (default 127.0.0.1:50051)"
-    add_value(parser, "--address", "H:P", text, default="127.0.0.1:50051")
-    add_access(parser)
-
-
-def add_access(parser: argparse.ArgumentParser) -> None:
-    """Adds options for the files that a sidecar with a [security] section asks for."""
-    files = parser.add_argument_group("access", "where the sidecar has a [security] section")
-    text = "that the certificate of the sidecar must be of (default: plain text)"
-    add_value(files, "--certificate-authority", "PEM", text, default="")
-    files.add_argument("--certificate", metavar="PEM", default="", help="of this client")
-    files.add_argument("--key", metavar="PEM", default="", help="of that certificate")
-    add_value(files, "--token-file", "F", "whose first line is our bearer token", default="")
 
 
 def access_of(options: argparse.Namespace) -> Access:
@@ -297,14 +277,11 @@ class Client:
                     change = value_of(AlarmChange, event.drift)
                     yield TimedAlarmChange(event.time.ToNanoseconds(), change)
 
-    async def export_statistics(self) -> StoredState:
-        """Takes all that the sidecar has counted.
-
-        Raises SidecarUnavailable, SidecarRefused, InvalidState, IncompatibleStatistics.
-        """
+    async def export_statistics(self) -> list[statistics_state_pb2.StatisticsState]:
+        """Takes all that the sidecar has counted, in parts that `store` decodes."""
         read = monitor_pb.ExportStatisticsResponse.FromString
         with self._told():
-            return decode([read(data).part async for data in self._stream("ExportStatistics")])
+            return [read(data).part async for data in self._stream("ExportStatistics")]
 
     async def status(self) -> Status:
         """Asks the sidecar what it is, and what it has seen since it started."""

@@ -17,17 +17,17 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Len
 
-from monitor.drift.bets import (
+from monitor.drift.charts import (
     CHARTS,
     ONLY_OVER,
     Detector,
     Direction,
+    Origin,
     Quantity,
+    Scale,
     Severity,
     Stage,
 )
-from monitor.drift.evidence import Scale
-from monitor.drift.reference import Origin
 from monitor.frames.marks import Count, MaybeNan, Nanoseconds, NotNegative
 from monitor.frames.slices import TOTAL
 

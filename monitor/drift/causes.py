@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from monitor.drift.bets import ABSOLUTE, BETS, CHARTS, SCALE, Quantity
+from monitor.drift.bets import ABSOLUTE, BETS, SCALE
 from monitor.drift.channels import (
     BIASES,
     CORRELATIONS,
@@ -23,6 +23,7 @@ from monitor.drift.channels import (
     SCALES,
     SHIPPED,
 )
+from monitor.drift.charts import CHARTS, Quantity, Scale
 from monitor.drift.evidence import (
     COLUMNS,
     OF_TAIL,
@@ -33,7 +34,6 @@ from monitor.drift.evidence import (
     SAID_Z,
     SAID_ZZ,
     Evidence,
-    Scale,
 )
 from monitor.drift.levels import FACTORS
 from monitor.frames.space import Dimension, FloatArray

@@ -8,30 +8,30 @@ truth of late are remembered, and those that say that something is wrong.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from monitor.drift.alarms import Alarm
-from monitor.drift.bets import (
-    CHARTS,
-    CHARTS_OF,
-    DETECTORS,
-    SEVERITIES,
-    DetectionCells,
-    Detector,
-    Quantity,
-    Stage,
-    log_likelihoods,
-)
+from monitor.drift.bets import DetectionCells, log_likelihoods
 from monitor.drift.causes import Cause, cause_of
 from monitor.drift.channels import (
     CHANNELS,
     JOINT,
     channels,
+)
+from monitor.drift.charts import (
+    CHARTS,
+    CHARTS_OF,
+    DETECTORS,
+    SEVERITIES,
+    UNKNOWN,
+    Detector,
+    Quantity,
+    Stage,
 )
 from monitor.drift.class_bets import in_cells
 from monitor.drift.correlation import Records, summed
@@ -47,7 +47,6 @@ from monitor.drift.evidence import (
     SAID_UU,
     SAID_Z,
     SAID_ZZ,
-    UNKNOWN,
     Evidence,
     FrameStretch,
     bounded_likelihood,
@@ -59,7 +58,14 @@ from monitor.drift.levels import (
     far_outside,
 )
 from monitor.drift.reference import UsualArrays
-from monitor.drift.second_bets import SPEAKS, Group, bands_of, sides
+from monitor.drift.second_bets import (
+    Bands,
+    SecondBets,
+    bands_of,
+    group_bets,
+    second_bets,
+    sides_of,
+)
 from monitor.drift.usual import BLOCK_NS, WatchedRows
 from monitor.frames.slices import TOTAL, is_of_classes
 from monitor.frames.space import BoolArray, FloatArray, IntArray
@@ -75,45 +81,128 @@ MOST = 256
 # Tracks of a slice that are remembered; an alarm that concerns more tells this number.
 MOST_SEEN = 1024
 
+# Detections or seconds that are added before they are looked through.
+_MANY_ADDED = 1 << 15
+
+# Bets that a second may speak for: those of columns, and of the tail.
+_SUPPORTED = COLUMNS + 1
+
+
+# Slices, tracks and numbers, (n,) each.
+_Noted: TypeAlias = tuple[IntArray, ClusterArray, IntArray]
+
+
+def _nothing_noted() -> _Noted:
+    return np.zeros(0, np.int64), np.zeros(0, np.uint64), np.zeros(0, np.int64)
+
 
 @dataclass(slots=True)
 class RecentTracks:
     """Remembers by slice the latest tracks, and the number of a frame or second of each track.
 
+    They are looked through when somebody asks, which is seldom, or when many wait.
+
     most  tracks of a slice; the longest unseen is forgotten first
     """
 
     most: int
-    _latest: defaultdict[int, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
+    # Those that were looked through, the latest last, and what was added since.
+    _known: _Noted = field(default_factory=_nothing_noted)
+    _added: list[_Noted] = field(default_factory=list)
+    _rows: int = 0
 
     def add(self, slices: IntArray, tracks: ClusterArray, numbers: IntArray) -> None:
         """Takes in n detections or seconds, (n,) each, by ascending number.
 
         Those of no track (ALONE) say nothing.
         """
-        tracked = np.flatnonzero(tracks != ALONE)[::-1]
-        keys = cluster_id((slices[tracked], tracks[tracked]))
-        _, last = np.unique(keys, return_index=True)
-        columns = (one[tracked[last]].tolist() for one in (slices, tracks, numbers))
-        for slice, track, number in zip(*columns, strict=True):
-            known = self._latest[slice]
-            # The latest ones last.
-            known.pop(track, None)
-            known[track] = number
-            if len(known) > self.most:
-                del known[next(iter(known))]
+        tracked = np.flatnonzero(tracks != ALONE)
+        if tracked.size == 0:
+            return
+        self._added.append((slices[tracked], tracks[tracked], numbers[tracked]))
+        self._rows += tracked.size
+        if self._rows >= max(_MANY_ADDED, self._known[0].size):
+            self._look_through()
 
-    def forget(self, slice: int, before: int) -> None:
-        """Drops the tracks of a slice whose latest number is before this one."""
-        known = self._latest[slice]
-        self._latest[slice] = {track: number for track, number in known.items() if number >= before}
+    def _look_through(self) -> None:
+        """Keeps the latest of each track, and of each slice as many as are remembered."""
+        together = [
+            np.concatenate(column)[::-1] for column in zip(self._known, *self._added, strict=True)
+        ]
+        latest = np.unique(cluster_id((together[0], together[1])), return_index=True)[1]
+        latest.sort()
+        slices = together[0][latest]
+        order = np.argsort(slices, kind="stable")
+        by_slice = slices[order]
+        rank = np.arange(order.size) - np.searchsorted(by_slice, by_slice)
+        kept = latest[np.sort(order[rank < self.most])][::-1]
+        slices, tracks, numbers = (column[kept] for column in together)
+        self._known, self._added, self._rows = (slices, tracks, numbers), [], 0
 
     def count(self, slice: int, since: int) -> int:
         """Counts the tracks of a slice with this number or a later one."""
-        return sum(number >= since for number in self._latest[slice].values())
+        if self._added:
+            self._look_through()
+        slices, _, numbers = self._known
+        return int(np.count_nonzero((slices == slice) & (numbers >= since)))
 
 
-def seconds_over(seconds: Records) -> list[IntArray]:
+@dataclass(slots=True)
+class Supporters:
+    """Remembers by slice and bet whether enough tracks have said of late that something is wrong.
+
+    Where enough have in one second, that second tells it; of fewer the tracks are remembered.
+
+    fewest  tracks that are enough
+    """
+
+    fewest: int
+    # (G, charts, columns) by slice the latest second in which enough tracks spoke.
+    _together: IntArray = field(
+        default_factory=lambda: np.zeros((0, len(CHARTS), _SUPPORTED), np.int64)
+    )
+    _few: RecentTracks = field(default_factory=lambda: RecentTracks(MOST))
+
+    def add(
+        self,
+        slices: IntArray,
+        tracks: ClusterArray,
+        second: int,
+        start: IntArray,
+        bets: tuple[IntArray, IntArray],
+        speaks: BoolArray,
+    ) -> None:
+        """Takes in the same second of m tracks of a source, by slice.
+
+        start   (S,) where each slice begins
+        bets    (W,) charts and columns
+        speaks  (m, W) which tracks say that something is wrong
+        """
+        most = int(slices.max()) + 1
+        if most > self._together.shape[0]:
+            more = np.full((most - self._together.shape[0], *self._together.shape[1:]), -(2**62))
+            self._together = np.concatenate([self._together, more])
+        count = np.add.reduceat(speaks, start, dtype=np.int64)
+        enough = count >= self.fewest
+        run, at = np.nonzero(enough)
+        charts, columns = bets
+        cell = slices[start[run]], charts[at], columns[at]
+        self._together[cell] = np.maximum(self._together[cell], second)
+        size = np.diff(start, append=slices.size)
+        few = np.repeat(~enough & (count > 0), size, axis=0)
+        row, at = np.nonzero(few & speaks)
+        place = (slices[row] * len(CHARTS) + charts[at]) * _SUPPORTED + columns[at]
+        self._few.add(place, tracks[row], np.full(row.size, second))
+
+    def enough(self, slice: int, chart: int, column: int, since: int) -> bool:
+        """Says whether enough tracks spoke for a bet in this second or later."""
+        if slice < self._together.shape[0] and self._together[slice, chart, column] >= since:
+            return True
+        place = (slice * len(CHARTS) + chart) * _SUPPORTED + column
+        return self._few.count(place, since) >= self.fewest
+
+
+def seconds_over(seconds: Records) -> list[slice]:
     """Groups seconds of tracks by source, in the order of the frames by which they are over.
 
     Those of one group are of one second, over by one frame, and are to be taken in together.
@@ -122,8 +211,9 @@ def seconds_over(seconds: Records) -> list[IntArray]:
         return []
     key = np.stack([seconds["source"], seconds["frame"], seconds["second"]])
     start = np.flatnonzero((key[:, 1:] != key[:, :-1]).any(axis=0)) + 1
-    groups = np.split(np.arange(seconds.size), start)
-    return sorted(groups, key=lambda group: seconds["frame"][group[0]])
+    edges = pairwise([0, *start.tolist(), seconds.size])
+    groups = [slice(first, end) for first, end in edges]
+    return sorted(groups, key=lambda group: int(seconds["frame"][group.start]))
 
 
 # s of driving in a stretch: evidence settles with e to the seconds / 30, which overflows at 21,000.
@@ -131,9 +221,6 @@ _LONGEST = 300.0
 
 # Of z in sums: its square is cut as NEES/K is.
 _LARGEST_Z = math.sqrt(LARGEST)
-
-# Supporters are kept by column, and of the tail, of each slice.
-_SUPPORTED = COLUMNS + 1
 
 # An alarm as it is raised, its slice (None: all slices together), and the names of further slices
 # that may be the cause.
@@ -164,8 +251,12 @@ class Chunk:
     board: Evidence = field(init=False)
     usual: Mapping[Stage, UsualArrays] = field(init=False)
     others: FloatArray = field(init=False)
+    _second_bets: dict[Stage, tuple[SecondBets, Bands]] = field(default_factory=dict)
+    # Whether no track has two of the seconds, as in every portion of the watch.
+    _each_once: bool = field(init=False)
 
     def __post_init__(self) -> None:
+        self._each_once = np.unique(self.seconds["key"]).size == self.seconds.size
         family, there = self.family, np.zeros(len(self.family.slices), bool)
         there[self.rows.slices] = there[self.seconds["slice"]] = True
         self.chosen, self.place = np.flatnonzero(there), np.cumsum(there) - 1
@@ -206,7 +297,7 @@ class Chunk:
             clock.wait(source, float(seconds[frame]))
             for stage in stages[: 1 + changed]:
                 board.add_detections(CHARTS_OF[stage], hours[frame], likelihood[stage][frame])
-            while over and self.seconds["frame"][over[-1][0]] == frame:
+            while over and self.seconds["frame"][over[-1].start] == frame:
                 self._over(over.pop())
             evidence[frame] = board.by_chart(weights)
             driven += seconds[frame]
@@ -269,70 +360,61 @@ class Chunk:
                 found[:, column] = np.bincount(cell, values, count)
         return found.reshape(frames, slices, SAID)
 
-    def _over(self, over: IntArray) -> None:
+    def _over(self, over: slice) -> None:
         """Gives a group of seconds_over() the hours driven since the last one of its source."""
-        seconds = self.seconds.take(over)
-        hours = self.family.clock.waited(int(seconds["source"][0])) / HOUR
+        hours = self.family.clock.waited(int(self.seconds["source"][over.start])) / HOUR
         for stage in Stage:
-            heeded = self.usual[stage].levels[self.place[seconds["slice"]]]
-            if stage is Stage.RAW:
-                heeded = heeded & seconds["changed"]
-            if heeded.any():
-                self._seconds_of(stage, over[heeded], hours)
+            heeded = self._bets(stage).heeded[over]
+            if heeded.all():
+                self._seconds_of(stage, over, hours)
+            elif heeded.any():
+                self._seconds_of(stage, over.start + np.flatnonzero(heeded), hours)
 
-    def _seconds_of(self, stage: Stage, chosen: IntArray, hours: float) -> None:
+    def _bets(self, stage: Stage) -> SecondBets:
+        """Returns the bets of all seconds at a stage, as far as nothing before changes them."""
+        if stage not in self._second_bets:
+            at, aims = self.place[self.seconds["slice"]], self.family.aims[stage]
+            bets = second_bets(self.k, stage, self.seconds, at, self.usual[stage], aims)
+            bands = bands_of(self.k, self.usual[stage], aims, self.family.settings)
+            self._second_bets[stage] = bets, bands
+        return self._second_bets[stage][0]
+
+    def _seconds_of(self, stage: Stage, chosen: IntArray | slice, hours: float) -> None:
         """Takes in the same second of m tracks of a source, which is over, at one stage.
 
         chosen  (m,) which of the seconds they are
         hours   of driving that they stand for
         """
-        seconds, board = self.seconds.take(chosen), self.board
-        at = self.place[seconds["slice"]]
-        counts = np.bincount(at, minlength=board.slices)
-        group = Group(self.k, stage, seconds, at, board.slices)
-        bands = bands_of(self.k, self.usual[stage], self.family.aims[stage], self.family.settings)
-        there = channels(self.k)
-        chain = board.chain[:, stage][:, there]
-        left = group.left(self.usual[stage], bands, chain, self._common_before(stage, chosen))
-        chain, means, of_edges = group.common_levels(chain, left, bands)
-        board.chain[:, stage, there] = chain
-        common = np.zeros((board.slices, CHANNELS))
-        common[:, there] = means
-        self.seconds["common"][chosen, stage] = common[at]
-
-        said = np.zeros((board.slices, len(CHARTS), COLUMNS, len(FACTORS)))
-        for side in sides(self.k, stage):
-            clean = board.clean[:, side.chart][:, side.columns]
-            of_tracks = group.beyond(side, left, bands, clean)
-            sums = summed(of_tracks, at, board.slices)
-            sums[counts > 0] += of_edges[side.end][counts > 0][:, side.places, None]
-            said[:, side.chart, side.columns] = sums
-            self._note(side.chart, seconds, side.columns, of_tracks.max(axis=2) > SPEAKS)
-        charts, second = CHARTS_OF[stage], int(seconds["second"][0])
-        for chart, aim in enumerate(self.family.aims[stage], charts.start):
-            self._note(chart, seconds, *group.far_off(aim))
-        outside, tails = group.tails(self.usual[stage])
-        # Of the chart on errors that are too large, the first of its stage.
-        self._note(charts.start, seconds, np.array([COLUMNS]), outside[:, None])
-        given = hours * counts / counts.sum()
-        board.add_seconds(charts, given, said[:, charts], tails, second)
-
-    def _note(self, chart: int, seconds: Records, columns: IntArray, speaks: BoolArray) -> None:
-        """Notes which tracks speak for a chart, by column.
-
-        speaks  (m, columns)
-        """
-        which, column = np.nonzero(speaks)
-        here = seconds.take(which)
-        self.family.supporters[chart].add(
-            here["slice"] * _SUPPORTED + columns[column], here["key"], here["second"]
+        board, charts, there = self.board, CHARTS_OF[stage], channels(self.k)
+        all_bets, bands = self._second_bets[stage]
+        bets = all_bets.take(chosen)
+        found = group_bets(
+            self.k,
+            stage,
+            bets,
+            bands,
+            board.chain[:, stage][:, there],
+            board.clean[:, charts],
+            self._common_before(stage, chosen),
         )
+        board.chain[:, stage, there] = found.chain
+        common = np.zeros((board.slices, CHANNELS))
+        common[:, there] = found.common
+        self.seconds["common"][chosen, stage] = common[bets.at]
+        second = int(bets.second[0, 0])
+        sides, keys = sides_of(self.k, stage), self.seconds["key"][chosen]
+        speaks = np.column_stack([found.speaks, bets.begins])
+        # Of the tail the chart on errors that are too large tells, the first of its stage.
+        of_charts = charts.start + np.append(sides.chart, 0), np.append(sides.column, COLUMNS)
+        slices = self.chosen[bets.at]
+        self.family.supporters.add(slices, keys, second, found.start, of_charts, speaks)
+        given = hours * found.counts / bets.at.size
+        board.add_seconds(charts, given, found.said, found.tails, second)
 
-    def _common_before(self, stage: Stage, chosen: IntArray) -> FloatArray:
+    def _common_before(self, stage: Stage, chosen: IntArray | slice) -> FloatArray:
         """Sums the common levels of earlier seconds by track, this chunk's included; (m, C)."""
         found: FloatArray = self.seconds["common_total"][chosen, stage]
-        if chosen.size == self.seconds.size:
-            # All seconds of the chunk end now, as in every portion of the watch: none came before.
+        if self._each_once:
             return found
         # A key after a pause is another track, and so it is in another life of its source.
         tracks = cluster_id(tuple(self.seconds[name] for name in ("key", "life", "first")))
@@ -415,8 +497,7 @@ class Chunk:
         tracked = reference.is_of_tracks and not family.usual.frame_size[slice]
         since = int(evidence.since[slice, chart]) // BLOCK_NS
         column = self._column(slice, chart, DETECTORS[detector])
-        speak = family.supporters[chart].count(slice * _SUPPORTED + column, since)
-        enough = fewest <= 1 or speak >= fewest
+        enough = fewest <= 1 or family.supporters.enough(slice, chart, column, since)
         if enough or not tracked:
             return False
         gathered = by_severity(evidence.by_chart(evidence.weights))[slice, severity]

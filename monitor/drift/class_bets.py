@@ -30,7 +30,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy.special import expit, logit
 
-from monitor.drift.bets import ABSOLUTE, BETS, CHARTS, CHARTS_OF, Direction, Stage
+from monitor.drift.bets import ABSOLUTE, BETS
+from monitor.drift.charts import CHARTS, CHARTS_OF, Direction, Stage
 from monitor.drift.usual import WatchedRows
 from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.statistics.clusters import ALONE, ClusterArray, cluster_id

@@ -19,18 +19,7 @@ from typing import Annotated
 
 import numpy as np
 
-from monitor.drift.bets import (
-    ABSOLUTE,
-    BETS,
-    CHARTS,
-    DETECTORS,
-    ONLY_OVER,
-    SCALE,
-    SEVERITIES,
-    Detector,
-    Direction,
-    Severity,
-)
+from monitor.drift.bets import ABSOLUTE, BETS, SCALE
 from monitor.drift.channels import (
     BIASES,
     CHANNELS,
@@ -41,9 +30,21 @@ from monitor.drift.channels import (
     SHIPPED,
     channels,
 )
+from monitor.drift.charts import (
+    CHARTS,
+    DETECTORS,
+    ONLY_OVER,
+    SEVERITIES,
+    UNKNOWN,
+    Detector,
+    Direction,
+    Origin,
+    Scale,
+    Severity,
+)
 from monitor.drift.levels import FACTORS, STATES
-from monitor.drift.reference import Origin, Reference, is_thin
-from monitor.frames.marks import LARGEST_COUNT, ArrayForm, MaybeNan
+from monitor.drift.reference import Reference, is_thin
+from monitor.frames.marks import LARGEST_COUNT, ArrayForm
 from monitor.frames.space import (
     MOST_DIMENSIONS,
     BoolArray,
@@ -53,19 +54,7 @@ from monitor.frames.space import (
     read_only,
 )
 
-
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """√(mean NEES/K): by how much σ is too small, with its 95 % interval; NaN where unknown."""
-
-    estimate: MaybeNan
-    lower: MaybeNan
-    upper: MaybeNan
-
-
 HOUR = 3600.0
-UNKNOWN = Scale(math.nan, math.nan, math.nan)
-
 # Of a Gaussian: 95 % lie within.
 _TWO_SIDED = 1.96
 

@@ -32,15 +32,15 @@ from monitor.drift.alarms import (
     StageStanding,
     key_of,
 )
-from monitor.drift.bets import CHARTS, CHARTS_OF, SEVERITIES, Aim, Severity, Stage, of_stage
+from monitor.drift.bets import Aim
 from monitor.drift.channels import CHANNELS, SHIPPED, channels
-from monitor.drift.chunk import MOST, MOST_SEEN, Chunk, RecentTracks
+from monitor.drift.charts import CHARTS, CHARTS_OF, SEVERITIES, UNKNOWN, Severity, Stage, of_stage
+from monitor.drift.chunk import MOST_SEEN, Chunk, RecentTracks, Supporters
 from monitor.drift.clocks import DrivingClock
 from monitor.drift.correlation import Records, Seconds
 from monitor.drift.evidence import (
     HOUR,
     LARGEST_SUM,
-    UNKNOWN,
     DriftSettings,
     Evidence,
     Unit,
@@ -76,7 +76,7 @@ class Family:
     peak      (2,) largest M of all slices together, by severity
     left      slices of the last run that have not come yet, by name and K
     supporters
-              by chart, tracks that say that something is wrong, by second
+              tracks that say that something is wrong, by second
     seen      tracks that any alarm may be of, by frame
     frames    that ever came
     given     references from recorded drives, as in Usual
@@ -91,9 +91,7 @@ class Family:
     alarms: Alarms = field(default_factory=Alarms)
     clock: DrivingClock = field(default_factory=DrivingClock)
     left: dict[tuple[str, int], SliceState] = field(default_factory=dict)
-    supporters: tuple[RecentTracks, ...] = field(
-        default_factory=lambda: tuple(RecentTracks(MOST) for _ in CHARTS)
-    )
+    supporters: Supporters = field(init=False)
     seen: RecentTracks = field(default_factory=lambda: RecentTracks(MOST_SEEN))
     frames: int = 0
     usual: Usual = field(init=False)
@@ -104,6 +102,7 @@ class Family:
     def __post_init__(self, given: Mapping[str, Mapping[Stage, Reference]] | None) -> None:
         self.usual = Usual(self.settings, given or {}, self.slices)
         self.seconds = TrackSeconds(self.settings)
+        self.supporters = Supporters(self.settings.fewest_tracks)
         self.thresholds = np.array([self.settings.hours(severity) for severity in SEVERITIES])
         self.aims = {
             stage: tuple(
@@ -247,8 +246,6 @@ class Family:
                 changes += self.alarms.raised(alarm, since_s, concerned)
         self.evidence.put(chosen, chunk.board)
         self.seconds.explain(seconds)
-        for number in chosen.tolist():
-            self.seen.forget(number, int(self.evidence.begun[number].min()))
         learning = self._learn(rows, seconds, self.frames, fed, epochs)
         self.frames += rows.stamp_ns.size
         changes += self._calmed()

@@ -75,7 +75,7 @@ _MOST_LOG_ODDS = 4.0
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Past:
+class Past(Columns):
     """Holds what is known of m seconds of tracks beside their levels, (m,) each.
 
     count  detections
@@ -133,29 +133,40 @@ class Residuals(Columns):
         return Residuals(self.r.ravel(), self.v.ravel(), self.learning.ravel())
 
 
-def residuals(
-    level: FloatArray,
-    past: Past,
-    mean: FloatArray,
-    mean_common: FloatArray,
-    usual: UsualLevels,
-    low: FloatArray,
-    high: FloatArray,
-) -> Residuals:
+@dataclass(frozen=True, eq=False, slots=True)
+class Unexplained(Columns):
+    """Levels less what the past of their tracks explains as if nothing were common, all (m, C).
+
+    own  n·learning: by how much the mean common level of the past makes up for that
+    """
+
+    r: FloatArray
+    v: FloatArray
+    learning: FloatArray
+    own: FloatArray
+
+    def residuals(self, mean_common: FloatArray, low: FloatArray, high: FloatArray) -> Residuals:
+        """Takes the common levels of the past into account; cuts what lies far outside the band.
+
+        mean_common  c̄, mean common level of the earlier seconds
+        low, high    ends of the band, over usual
+        """
+        r = self.r + self.own * mean_common
+        return Residuals(np.clip(r, low - _CLIP, high + _CLIP), self.v, self.learning)
+
+
+def unexplained(level: FloatArray, past: Past, mean: FloatArray, usual: UsualLevels) -> Unexplained:
     """Subtracts from the levels y of m seconds what the past of their tracks explains; (m, C).
 
-    mean             ȳ of the earlier seconds of the track, each weighted by its detections
-    mean_common      c̄, mean common level of those seconds
-    usual            of the slice of each
-    low, high        ends of the band, over usual
+    mean   ȳ of the earlier seconds of the track, each weighted by its detections
+    usual  of the slice of each
     """
     n, count, rows = past.seconds[:, None], past.count[:, None], past.rows[:, None]
     now, then = usual.variance(1 / count), usual.variance(n / np.maximum(rows, 1))
-    known = then + n * usual.between
-    v = now + usual.between * then / known
-    learning = usual.between / known
-    own = n * learning * (mean - usual.mean - mean_common)
-    return Residuals(np.clip(level - usual.mean - own, low - _CLIP, high + _CLIP), v, learning)
+    learning = usual.between / (then + n * usual.between)
+    own = n * learning
+    r = level - usual.mean - own * (mean - usual.mean)
+    return Unexplained(r, now + learning * then, learning, own)
 
 
 # ln e of few detections is not normal: its long tail to the left would win bets on errors that are
@@ -164,18 +175,14 @@ def residuals(
 _LOWEST = 2.0
 
 
-def not_too_low(
-    level: FloatArray, count: IntArray, usual: UsualLevels, degrees: FloatArray
-) -> FloatArray:
-    """Cuts the levels of m seconds from below, where they are a mean ln NEES; (m, C).
+def not_too_low(level: FloatArray, count: IntArray, usual: UsualLevels) -> FloatArray:
+    """Cuts the levels of m seconds from below, each a mean ln NEES; (m, C).
 
-    level    (m, C) y
-    count    (m,) detections
-    degrees  (C,) of freedom, 0 of a level that is no ln NEES
+    level  (m, C) y
+    count  (m,) detections
     """
     deviation = np.sqrt(usual.variance(1 / count[:, None]) + usual.between)
-    lowest = usual.mean - _LOWEST * np.cbrt(count)[:, None] * deviation
-    cut: FloatArray = np.where(degrees > 0, np.maximum(level, lowest), level)
+    cut: FloatArray = np.maximum(level, usual.mean - _LOWEST * np.cbrt(count)[:, None] * deviation)
     return cut
 
 
@@ -232,10 +239,10 @@ def _moved(chain: FloatArray) -> FloatArray:
 _STEEPEST = 0.2
 
 
-def steepest(sign: int, degrees: FloatArray, count: IntArray) -> FloatArray:
+def steepest(sign: IntArray | int, degrees: FloatArray, count: IntArray) -> FloatArray:
     """Returns the largest slope of a bet on the mean ln NEES of n detections; ∞ without a bound.
 
-    sign     as in log_ratios
+    sign     +1 beyond the upper end of a band, −1 beyond the lower one
     degrees  of freedom, 0 of a level that is no ln NEES
     count    n
     """
@@ -243,22 +250,63 @@ def steepest(sign: int, degrees: FloatArray, count: IntArray) -> FloatArray:
     return np.where((sign < 0) & (degrees > 0), most, np.inf)
 
 
-def log_ratios(
-    found: Residuals, sign: int, edge: FloatArray, since: FloatArray, steepest: FloatArray
-) -> FloatArray:
-    """Returns ln p(y | b)/p(y | e) of each second for each of FACTORS, (m, 4), at most 4.
+@dataclass(frozen=True, eq=False, slots=True)
+class Beyond(Columns):
+    """Seconds of m tracks as bets on W levels beyond an end of a band see them, (m, W) each.
 
-    sign      +1 beyond the upper end, −1 beyond the lower one
-    edge      (m,) e, the end of the band
-    since     (m,) j, seconds of the track since the change, at most n
-    steepest  (m,) largest slope: v counts as d/steepest at least
+    r         by how far the level lies beyond the end
+    v         as in Residuals
+    dulled    1 − j·learning, of j seconds of the track since the change
+    steepest  largest slope: v counts as d/steepest at least
     """
-    r = sign * (found.r - edge)
-    d = _BEYOND * (1 - since * found.learning)[:, None]
-    v = np.maximum(found.v[:, None], d / steepest[:, None])
-    said = (d * r[:, None] - 0.5 * d * d) / v
-    cut: FloatArray = np.minimum(said, _MOST_LOG_ODDS)
-    return cut
+
+    r: FloatArray
+    v: FloatArray
+    dulled: FloatArray
+    steepest: FloatArray
+
+    def log_ratios(self, at: tuple[IntArray, ...]) -> FloatArray:
+        """Returns ln p(y | b)/p(y | e) of some for each of FACTORS, (c, 4), not cut yet."""
+        r, v, dulled, steepest = (
+            getattr(self, name)[at][:, None] for name in self.__dataclass_fields__
+        )
+        d = _BEYOND * dulled
+        found: FloatArray = (d * r - 0.5 * d * d) / np.maximum(v, d / steepest)
+        return found
+
+
+def summed_log_ratios(
+    found: Beyond, start: IntArray, told: float
+) -> tuple[FloatArray, tuple[IntArray, IntArray]]:
+    """Adds ln p(y | b)/p(y | e) of m seconds up, each at most 4, over runs of them.
+
+    d r/v − d²/2v, with d in proportion to ln b − e, is known for all of FACTORS by two sums. It is
+    at most r²/2v: where that is more than is told, or the slope is bounded, seconds are looked at
+    one by one.
+
+    start    (S,) where each run begins
+    told     nats, at most 4, of which more are told
+    returns  (S, W, 4); and which seconds, and which of the W, have more nats than that
+    """
+    r, v, dulled = found.r, found.v, found.dulled
+    weight = dulled / v
+    linear, square = (np.add.reduceat(weight * each, start) for each in (r, dulled))
+    sums = _of_factors(linear, square)
+    at = np.nonzero((r > 0) & (r * r > 2 * told * v) | (dulled * _BEYOND[-1] > found.steepest * v))
+    said = found.log_ratios(at)
+    loud = said.max(axis=1, initial=-np.inf) > told
+    more = np.minimum(said, _MOST_LOG_ODDS) - _of_factors((weight * r)[at], (weight * dulled)[at])
+    run = np.searchsorted(start, at[0], side="right") - 1
+    for factor, column in enumerate(more.T):
+        added = np.bincount(run * r.shape[1] + at[1], column, linear.size)
+        sums[..., factor] += added.reshape(linear.shape)
+    return sums, (at[0][loud], at[1][loud])
+
+
+def _of_factors(linear: FloatArray, square: FloatArray) -> FloatArray:
+    """Returns d r/v − d²/2v for each of FACTORS, (…, 4), from what ln of these is multiplied by."""
+    found: FloatArray = _BEYOND * linear[..., None] - 0.5 * _BEYOND**2 * square[..., None]
+    return found
 
 
 # A detection is far outside beyond this quantile of χ²_K, with deviations that are too small by the

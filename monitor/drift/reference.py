@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import cache
 from typing import Annotated, Any
 
@@ -19,7 +18,6 @@ import numpy as np
 from annotated_types import Interval
 from scipy.special import digamma, gammainccinv, gammaincinv, polygamma
 
-from monitor.drift.bets import Direction
 from monitor.drift.channels import (
     BIASES,
     CHANNELS,
@@ -30,6 +28,7 @@ from monitor.drift.channels import (
     SHIPPED,
     channels,
 )
+from monitor.drift.charts import Direction, Origin
 from monitor.drift.correlation import LARGEST_NUMBER, LEAST, SPACINGS, Sum
 from monitor.frames.marks import ArrayForm, Count, SparseCounts
 from monitor.frames.space import (
@@ -57,14 +56,6 @@ def knot_levels() -> FloatArray:
 def chi_square_knots(k: int) -> FloatArray:
     """Returns the quantiles of χ²_K at the levels, (KNOTS,)."""
     return read_only(2 * gammaincinv(k / 2, knot_levels()))
-
-
-class Origin(StrEnum):
-    """Where a reference comes from."""
-
-    LEARNED = "learned"  # from this sidecar's own stream, in this epoch
-    FILE = "file"  # from recorded drives
-    SHIPPED = "shipped"  # from simulation: nothing better is known yet
 
 
 # Of levels; below it, and above, evidence would overflow.

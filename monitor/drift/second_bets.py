@@ -14,9 +14,10 @@ from functools import cache
 
 import numpy as np
 
-from monitor.drift.bets import CHARTS, CHARTS_OF, Aim, Direction, Stage
+from monitor.drift.bets import Aim
 from monitor.drift.channels import (
     BIASES,
+    CHANNELS,
     CORRELATIONS,
     JOINT,
     MOST_NAMED,
@@ -25,22 +26,24 @@ from monitor.drift.channels import (
     channels,
     degrees_of,
 )
-from monitor.drift.correlation import Records, summed
-from monitor.drift.evidence import CHANNEL_OF, IS_OTHER_END, DriftSettings
+from monitor.drift.charts import CHARTS, CHARTS_OF, Direction, Stage
+from monitor.drift.correlation import Records
+from monitor.drift.evidence import CHANNEL_OF, COLUMNS, IS_OTHER_END, DriftSettings
 from monitor.drift.levels import (
     FACTORS,
+    Beyond,
     Past,
-    Residuals,
+    Unexplained,
     UsualLevels,
     common_level,
-    log_ratios,
     not_too_low,
-    residuals,
     steepest,
+    summed_log_ratios,
     tail_log_ratios,
+    unexplained,
 )
 from monitor.drift.reference import UsualArrays, shipped_levels
-from monitor.frames.space import BoolArray, FloatArray, IntArray, read_only
+from monitor.frames.space import BoolArray, Columns, FloatArray, IntArray, read_only
 
 # A second of a track speaks for a chart if it says more than so many nats; or if its level lies so
 # far beyond the band of a calibrated detector, which may be usual. By chance some say a little.
@@ -54,42 +57,47 @@ _CORRELATION_TOLERANCE = 0.3
 # level is).
 _ANY_LEVEL = 1e9
 
+# Fields of UsualLevels, and of UsualArrays.
+_LEVELS = ("mean", "between", "within", "spread", "length")
+
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Side:
-    """Bets of a chart that levels lie beyond one end of their bands.
+class Sides:
+    """Bets of both charts of a stage that levels lie beyond an end of their bands, W side by side.
 
-    chart    its number
-    end      0 the lower, 1 the upper one
-    columns  of the bets
-    places   of their channels, among channels(k)
+    chart    (W,) 0 the first of the stage, 1 the second
+    column   (W,) of the bet
+    place    (W,) of its channel, among channels(k)
+    end      (W,) 0 the lower, 1 the upper one
+    sign     (W,) +1 beyond the upper end, −1 beyond the lower one
+    degrees  (W,) of freedom of levels that are a mean ln NEES; 0 of others
     """
 
-    chart: int
-    end: int
-    columns: IntArray
-    places: IntArray
-
-    @property
-    def sign(self) -> int:
-        """+1 beyond the upper end, −1 beyond the lower one."""
-        return 1 if self.end else -1
+    chart: IntArray
+    column: IntArray
+    place: IntArray
+    end: IntArray
+    sign: IntArray
+    degrees: FloatArray
 
 
 @cache
-def sides(k: int, stage: Stage) -> tuple[Side, ...]:
-    """Lists the sides of the charts of a stage.
+def sides_of(k: int, stage: Stage) -> Sides:
+    """Lists the bets of the charts of a stage.
 
     Errors are too large where a mean is off, either way: those charts have both ends of biases.
     """
     there, found = channels(k), []
-    for chart in range(CHARTS_OF[stage].start, CHARTS_OF[stage].stop):
-        over = CHARTS[chart].direction is Direction.OVER
+    for number, chart in enumerate(CHARTS[CHARTS_OF[stage]]):
+        over = chart.direction is Direction.OVER
         for other in (False, True) if over else (False,):
             columns = np.flatnonzero(np.isin(CHANNEL_OF, there) & (other == IS_OTHER_END))
-            places = read_only(np.searchsorted(there, CHANNEL_OF[columns]))
-            found.append(Side(chart, int(over != other), read_only(columns), places))
-    return tuple(found)
+            found += [(number, one, int(over != other)) for one in columns.tolist()]
+    charts, column, end = np.array(found, np.int64).T.copy()
+    place = np.searchsorted(there, CHANNEL_OF[column])
+    sign, degrees = read_only(2 * end - 1), read_only(degrees_of(k)[column])
+    charts, column, place, end = map(read_only, (charts, column, place, end))
+    return Sides(charts, column, place, end, sign, degrees)
 
 
 @cache
@@ -137,133 +145,188 @@ def bands_of(k: int, usual: UsualArrays, aims: Sequence[Aim], settings: DriftSet
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Group:
-    """m seconds of tracks, the same second of one source, and the P slices that they are of.
+class SecondBets(Columns):
+    """m seconds of tracks at one stage, and all of their bets that nothing before them changes.
 
-    at  (m,) the slice of each
+    at         (m,) the slice of each; seconds of a group are by slice
+    heeded     (m,) whether anything is bet on it
+    found      of its levels, (m, C) each
+    rows       (m, 1) detections of the earlier seconds of its track, at least 1
+    first, before, second
+               (m, 1) as in SECOND
+    worth      (m, 1) earlier seconds that their mean counts as, for each of them
+    steepest   (m, W) largest slope of the bets of sides_of
+    far        (m, W) whether its level lies far beyond the band of a calibrated detector, where
+               that is looked at
+    begins     (m,) whether it is the first in a row with detections far outside
+    tails      (m, 4) ln L of the bets on tails
     """
 
-    k: int
-    stage: Stage
-    seconds: Records
     at: IntArray
-    slices: int
+    heeded: BoolArray
+    found: Unexplained
+    rows: IntArray
+    first: IntArray
+    before: IntArray
+    second: IntArray
+    worth: FloatArray
+    steepest: FloatArray
+    far: BoolArray
+    begins: BoolArray
+    tails: FloatArray
 
-    @property
-    def levels(self) -> FloatArray:
-        """Returns y, (m, C)."""
-        found: FloatArray = self.seconds["level"][:, self.stage][:, channels(self.k)]
-        return found
 
-    @property
-    def past(self) -> Past:
-        """Returns how many detections the seconds and the earlier ones of their tracks have."""
-        return Past(self.seconds["count"], self.seconds["rows"], self.seconds["rows2"])
+def second_bets(
+    k: int,
+    stage: Stage,
+    seconds: Records,
+    at: IntArray,
+    usual: UsualArrays,
+    aims: Sequence[Aim],
+) -> SecondBets:
+    """Measures m seconds of tracks.
 
-    def left(
-        self, usual: UsualArrays, bands: Bands, chain: FloatArray, common_before: FloatArray
-    ) -> Residuals:
-        """Returns levels less what the past of their tracks explains, all (m, C).
+    at     (m,) the slice of each, of those in usual
+    aims   overconfidence, and underconfidence
+    """
+    there, sides, count = channels(k), sides_of(k, stage), seconds["count"]
+    rows, before = np.maximum(seconds["rows"], 1)[:, None], seconds["before"][:, None]
+    known = UsualLevels(*(getattr(usual, name)[:, there][at] for name in _LEVELS))
+    level = seconds["level"][:, stage][:, there]
+    far = sides.sign * (level - shipped_levels(k).mean)[:, sides.place] > _far(k, stage, aims)
+    # Channels of the NEES come first.
+    of_nees = (getattr(known, name)[:, :SCALES] for name in _LEVELS)
+    level[:, :SCALES] = not_too_low(level[:, :SCALES], count, UsualLevels(*of_nees))
+    known.between[seconds["older"]] = _ANY_LEVEL
+    past = Past(count, seconds["rows"], seconds["rows2"])
+    mean = seconds["total"][:, stage][:, there] / rows
+    heeded = usual.levels[at]
+    asked, outside = seconds["trial"][:, stage], seconds["outside"][:, stage]
+    tails = tail_log_ratios(outside, count, usual.outside[at], usual.onsets[at])
+    tails[~asked] = 0.0
+    return SecondBets(
+        at=at,
+        heeded=heeded & seconds["changed"] if stage is Stage.RAW else heeded,
+        found=unexplained(level, past, mean, known),
+        rows=rows,
+        first=seconds["first"][:, None],
+        before=before,
+        second=seconds["second"][:, None],
+        worth=past.seconds[:, None] / np.maximum(before, 1),
+        steepest=steepest(sides.sign, sides.degrees, count[:, None]),
+        far=far,
+        begins=asked & (outside > 0),
+        tails=tails,
+    )
 
-        Where the errors of a slice are larger within the band, what they show of means varies more
-        in proportion.
 
-        chain          (P, C, STATES) of the common levels, before this second
-        common_before  (m, CHANNELS) Σ of those of the earlier seconds, each times its detections
-        """
-        there, seconds, at = channels(self.k), self.seconds, self.at
-        known = UsualLevels(
-            *(
-                getattr(usual, name)[at][:, there]
-                for name in ("mean", "between", "within", "spread", "length")
-            )
-        )
-        rows = np.maximum(seconds["rows"], 1)[:, None]
-        older = seconds["older"][:, None]
-        seen = not_too_low(self.levels, seconds["count"], known, degrees_of(self.k)[there])
-        found = residuals(
-            seen,
-            self.past,
-            seconds["total"][:, self.stage][:, there] / rows,
-            common_before[:, there] / rows,
-            replace(known, between=np.where(older, _ANY_LEVEL, known.between)),
-            bands.low[at],
-            bands.high[at],
-        )
-        return replace(found, v=found.v * self._wider(bands, chain)[at])
+@cache
+def _far(k: int, stage: Stage, aims: Sequence[Aim]) -> FloatArray:
+    """Says how far off calibrated a level is that lies far beyond the band, by sides_of; (W,).
 
-    def _wider(self, bands: Bands, chain: FloatArray) -> FloatArray:
-        """Returns by how much more levels vary than usual, (P, C), at least 1."""
-        there = channels(self.k)
-        step = np.linspace(0.0, 1.0, chain.shape[-1])
-        level = bands.low[..., None] + (bands.high - bands.low)[..., None] * step
-        factor = np.maximum((chain * np.exp(level)).sum(axis=-1), 1.0)
-        means = (there >= BIASES) & (there < CORRELATIONS)
-        found: FloatArray = np.where(means, factor[:, _scale_of_channel(self.k)], 1.0)
-        return found
+    Seconds of few detections say little of correlations and of errors that are too small, each
+    by itself: there these channels are looked at as well; infinity: others are not.
+    """
+    sides = sides_of(k, stage)
+    tolerance = np.array([aim.tolerance for aim in aims])[sides.chart]
+    over = np.array([aim.direction is Direction.OVER for aim in aims])[sides.chart]
+    of_correlation = (sides.column >= CORRELATIONS) & (sides.column < CHANNELS)
+    wide = (sides.column < np.where(over, SCALES, BIASES)) | of_correlation
+    end = np.where(of_correlation, _CORRELATION_TOLERANCE, 2 * np.log(tolerance))
+    return read_only(np.where(wide, end + _FAR, np.inf))
 
-    def common_levels(
-        self, chain: FloatArray, left: Residuals, bands: Bands
-    ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Takes the seconds into the chains of their slices: see levels.common_level.
 
-        chain    (P, C, STATES)
-        returns  it after the second; its expectations, (P, C); and those of the ends, (2, P, C)
-        """
-        count = channels(self.k).size
-        # Each channel of each slice has a chain of its own.
-        place = (self.at[:, None] * count + np.arange(count)).ravel()
-        after, mean, ends = common_level(
-            chain.reshape(-1, chain.shape[-1]),
-            left.flat(),
-            place,
-            bands.low.ravel(),
-            bands.high.ravel(),
-        )
-        shape = (self.slices, count)
-        return after.reshape(chain.shape), mean.reshape(shape), ends.reshape(2, *shape)
+@dataclass(frozen=True, eq=False, slots=True)
+class GroupBets:
+    """The bets of a group: seconds of tracks of one source that are over together, of P slices.
 
-    def beyond(self, side: Side, left: Residuals, bands: Bands, clean: IntArray) -> FloatArray:
-        """Returns ln p(y | b)/p(y | e) of each second for the bets of a side, (m, columns, 4).
+    counts  (P,) seconds of each slice
+    chain   (P, C, STATES) of the common levels, after this second
+    common  (P, C) their expectations
+    said    (P, 2, COLUMNS, 4) ln L of the channels, by chart of the stage
+    tails   (P, 4) ln L of the bets on tails
+    start   where the seconds of each slice that has any begin
+    speaks  (m, W) whether a second says that something is wrong, by sides_of
+    """
 
-        clean  (P, columns) second from which tracks may have changed
-        """
-        seconds, at, width = self.seconds, self.at, side.places
-        edge = (bands.high if side.end else bands.low)[at][:, width]
-        began = np.maximum(clean[at], seconds["first"][:, None])
-        before = seconds["before"][:, None]
-        since = np.clip(seconds["second"][:, None] - began, 0, before)
-        # As many as a mean weighted by detections is worth.
-        since = since * self.past.seconds[:, None] / np.maximum(before, 1)
-        slope = steepest(side.sign, degrees_of(self.k)[side.columns], seconds["count"][:, None])
-        chosen = Residuals(left.r[:, width], left.v[:, width], left.learning[:, width]).flat()
-        found = log_ratios(chosen, side.sign, edge.ravel(), since.ravel(), slope.ravel())
-        return found.reshape(at.size, width.size, -1)
+    counts: IntArray
+    chain: FloatArray
+    common: FloatArray
+    said: FloatArray
+    tails: FloatArray
+    start: IntArray
+    speaks: BoolArray
 
-    def far_off(self, aim: Aim) -> tuple[IntArray, BoolArray]:
-        """Tells which seconds lie far beyond the band of a calibrated detector.
 
-        Seconds of few detections say little of correlations and of errors that are too small, each
-        by itself: there these channels are looked at as well.
+def group_bets(
+    k: int,
+    stage: Stage,
+    bets: SecondBets,
+    bands: Bands,
+    chain: FloatArray,
+    clean: IntArray,
+    common_before: FloatArray,
+) -> GroupBets:
+    """Bets on the same second of m tracks of one source.
 
-        returns  channels (c,), which are columns as well, and (m, c)
-        """
-        there = channels(self.k)
-        wide = there < (SCALES if aim.direction is Direction.OVER else BIASES)
-        wide |= there >= CORRELATIONS
-        off = self.levels[:, wide] - shipped_levels(self.k).mean[wide]
-        of_scale = 2 * math.log(aim.tolerance)
-        end = np.where(there[wide] >= CORRELATIONS, _CORRELATION_TOLERANCE, of_scale)
-        found: BoolArray = aim.direction.sign * off > end + _FAR
-        return there[wide], found
+    Where the errors of a slice are larger within the band, what they show of means varies more in
+    proportion.
 
-    def tails(self, usual: UsualArrays) -> tuple[BoolArray, FloatArray]:
-        """Returns which seconds begin to be far outside, (m,), and ln L of the P slices, (P, 4)."""
-        asked = self.seconds["trial"][:, self.stage]
-        outside, slices = self.seconds["outside"][:, self.stage], self.at
-        ratios = tail_log_ratios(
-            outside, self.seconds["count"], usual.outside[slices], usual.onsets[slices]
-        )
-        found = summed(np.where(asked[:, None], ratios, 0.0), slices, self.slices)
-        begins: BoolArray = asked & (outside > 0)
-        return begins, found.reshape(self.slices, len(FACTORS))
+    bets           of these seconds alone
+    chain          (P, C, STATES) of the common levels, before this second
+    clean          (P, 2, COLUMNS) second from which tracks may have changed, by chart of the stage
+    common_before  (m, CHANNELS) Σ of the common levels of the earlier seconds of each track, each
+                   times its detections
+    """
+    at, sides, there = bets.at, sides_of(k, stage), channels(k)
+    start = np.flatnonzero(np.append(True, at[1:] != at[:-1]))
+    slices, count = chain.shape[:2]
+    low, high, width = bands.low, bands.high, sides.place
+    left = bets.found.residuals(common_before[:, there] / bets.rows, low[at], high[at])
+    left = replace(left, v=left.v * _wider(k, bands, chain)[at])
+    # Each channel of each slice has a chain of its own.
+    after, mean, ends = common_level(
+        chain.reshape(-1, chain.shape[-1]),
+        left.flat(),
+        (at[:, None] * count + np.arange(count)).ravel(),
+        low.ravel(),
+        high.ravel(),
+    )
+    edge = np.where(sides.end, high[:, width], low[:, width])
+    later = bets.second - np.maximum(clean[:, sides.chart, sides.column][at], bets.first)
+    since = np.minimum(np.maximum(later, 0), bets.before) * bets.worth
+    beyond = Beyond(
+        sides.sign * (left.r[:, width] - edge[at]),
+        left.v[:, width],
+        1 - since * left.learning[:, width],
+        bets.steepest,
+    )
+    sums, loud = summed_log_ratios(beyond, start, SPEAKS)
+    # Against the end of the band, and that against the chain.
+    of_edges = ends.reshape(2, slices, count)[sides.end, :, width].T
+    run = at[start]
+    said, tails = np.zeros((slices, 2, COLUMNS, len(FACTORS))), np.zeros((slices, len(FACTORS)))
+    said[run[:, None], sides.chart, sides.column] = sums + of_edges[run][..., None]
+    tails[run] = np.add.reduceat(bets.tails, start)
+    speaks = bets.far.copy()
+    speaks[loud] = True
+    return GroupBets(
+        counts=np.bincount(at, minlength=slices),
+        chain=after.reshape(chain.shape),
+        common=mean.reshape(slices, count),
+        said=said,
+        tails=tails,
+        start=start,
+        speaks=speaks,
+    )
+
+
+def _wider(k: int, bands: Bands, chain: FloatArray) -> FloatArray:
+    """Returns by how much more levels of P slices vary than usual, (P, C), at least 1."""
+    there = channels(k)
+    step = np.linspace(0.0, 1.0, chain.shape[-1])
+    level = bands.low[..., None] + (bands.high - bands.low)[..., None] * step
+    factor = np.maximum((chain * np.exp(level)).sum(axis=-1), 1.0)
+    means = (there >= BIASES) & (there < CORRELATIONS)
+    found: FloatArray = np.where(means, factor[:, _scale_of_channel(k)], 1.0)
+    return found

@@ -6,20 +6,21 @@ track was like before. What evidence makes of the seconds is said in evidence.py
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from monitor.drift import correlation
-from monitor.drift.bets import Stage
 from monitor.drift.channels import CHANNELS, channels, observed
+from monitor.drift.charts import Stage
 from monitor.drift.clocks import Arrivals, SourceTimes
 from monitor.drift.correlation import Records
 from monitor.drift.evidence import DriftSettings
 from monitor.drift.levels import far_outside
 from monitor.drift.usual import BLOCK_NS, WatchedRows
-from monitor.frames.space import FloatArray, IntArray
+from monitor.frames.space import BoolArray, Columns, FloatArray, IntArray
 from monitor.statistics.clusters import ALONE, ClusterArray
 
 # Levels are kept on this grid: sums of them are exact, however rows are cut into calls.
@@ -59,13 +60,43 @@ SECOND = np.dtype(
     ]
 )
 
+# A track that is followed, but for its levels: the second that goes on, which has no detections at
+# first; and what came before that, as far as it is known.
+_TRACK = np.dtype(
+    [
+        ("key", np.uint64),
+        ("source", np.int64),
+        ("slice", np.int64),
+        # Of its last detection.
+        ("life", np.int64),
+        ("last", np.int64),
+        ("heard", np.int64),
+        ("arrived", np.int64),
+        # The second that goes on.
+        ("turn", np.int64),
+        ("opened", np.int64),
+        ("count", np.int64),
+        ("changed", np.bool_),
+        ("outside", np.int64, (len(Stage),)),
+        # The seconds before it; and of the last of these, its last detection.
+        ("known", np.bool_),
+        ("known_life", np.int64),
+        ("known_last", np.int64),
+        ("known_heard", np.int64),
+        ("known_outside", np.int64, (len(Stage),)),
+        ("first", np.int64),
+        ("before", np.int64),
+        ("rows", np.int64),
+        ("rows2", np.int64),
+        ("older", np.bool_),
+    ]
+)
+
 # A track that has no truth is over after so many idle times at last, whatever the rate of labels.
 _LONGEST_IDLE = 15
 
 # So many labelled frames without a track end it, where they are far apart.
 _IDLE_FRAMES = 4
-
-_NO_LIFE = -1
 
 # ns; before any stamp.
 _NEVER = -(2**62)
@@ -96,13 +127,16 @@ class TrackSeconds:
     times: SourceTimes = field(init=False)
     # By life of a source, the time that the last run has come to; last, that of lives since then.
     _came_to: IntArray = field(init=False)
-    _open: Records = field(default_factory=lambda: np.zeros(0, SECOND))
-    # Of each track as it was after its last second: the second itself counts as one before.
-    _history: Records = field(default_factory=lambda: np.zeros(0, SECOND))
+    _tracks: _Tracks = field(default_factory=lambda: _Tracks())
 
     def __post_init__(self) -> None:
         self.times = SourceTimes(self.settings.most_open, self.settings.idle_ns // _IDLE_FRAMES)
         self._came_to = np.array([_NEVER])
+
+    @property
+    def followed(self) -> int:
+        """Counts the tracks that may go on."""
+        return self._tracks.keys.size
 
     def go_on(self, latest_ns: Mapping[int, int]) -> None:
         """Begins with the times of the sources of the last run, by source."""
@@ -115,17 +149,26 @@ class TrackSeconds:
         Rows of no known track are not taken. Frames without rows tell the time as well.
         How rows are cut into calls changes nothing, unless there are more than most_open tracks.
 
-        returns  seconds by source, time and key; and (n,) the seconds between each row and the
-                 last one of its track, or of its source where the track is new; NaN where neither
-                 is known, or the row comes late
+        returns  seconds by source, time, slice and key; and (n,) the seconds between each row and
+                 the last one of its track, or of its source where the track is new; NaN where
+                 neither is known, or the row comes late
         """
         arrivals = self.times.take(rows.source, rows.stamp_ns)
         apart = np.full(rows.n, np.nan)
-        self._add(self._gathered(k, rows, arrivals, apart))
-        turns = self._open["turn"].tolist()
-        by = np.array([arrivals.ended.get(turn, -1) for turn in turns], np.int64)
-        seconds = self._closed(self._open.compress(by >= 0), by[by >= 0])
-        self._open = self._open.compress(by < 0)
+        blocks = self._gathered(k, rows, arrivals, apart)
+        ended = np.array(sorted(arrivals.ended), np.int64)
+        # Those that nothing more comes of in this call first; most seconds are over by then.
+        over = [self._closed(self._tracks.over(np.setdiff1d(ended, blocks.found["turn"])))]
+        for wave in blocks.by_turn():
+            slots = self._tracks.slots_of(wave.found["key"])
+            over.append(self._closed(slots[self._tracks.others(slots, wave.found["turn"])]))
+            self._tracks.add(slots, wave)
+        over.append(self._closed(self._tracks.over(ended)))
+        seconds = over[0] if over[0].size == sum(one.size for one in over) else np.concatenate(over)
+        seconds["frame"] = [arrivals.ended[turn] for turn in seconds["turn"].tolist()]
+        # Turns of one source ascend with time, even where it is set back.
+        names = "key", "slice", "turn", "source"
+        seconds = seconds.take(np.lexsort([seconds[name] for name in names]))
         # Also where nothing is over now: who is followed must not hang on how rows are cut.
         self._end_idle()
         self._make_room()
@@ -133,32 +176,32 @@ class TrackSeconds:
 
     def explain(self, seconds: Records) -> None:
         """Adds the common levels of seconds to the histories of their tracks."""
-        place, there = correlation.found(self._history, seconds["key"])
+        tracks = self._tracks
+        slots, there = tracks.found(seconds["key"])
         # Another track may have the same key by now.
-        for name in ("life", "first"):
-            there[there] = self._history[name][place[there]] == seconds[name][there]
+        for ours, name in (("known_life", "life"), ("first", "first")):
+            there[there] = tracks.rows[ours][slots[there]] == seconds[name][there]
+        there[there] = tracks.rows["known"][slots[there]]
         common = seconds["common"] * seconds["count"][:, None, None]
-        chosen, which = np.unique(place[there], return_inverse=True)
-        sums = correlation.summed(common[there], which, chosen.size)
-        self._history["common_total"][chosen] += sums
+        chosen, which = np.unique(slots[there], return_inverse=True)
+        tracks.common[chosen] += correlation.summed(common[there], which, chosen.size)
 
     def reckon_from(self, slice: int, stage: int, shift: FloatArray) -> None:
         """Takes common levels of a slice from other usual levels, which lie lower by `shift`.
 
         shift  (CHANNELS,)
         """
-        ours = self._history["slice"] == slice
-        rows = self._history["rows"][ours]
-        self._history["common_total"][ours, stage] += shift * rows[:, None]
+        rows = self._tracks.rows
+        ours = np.flatnonzero((rows["slice"] == slice) & rows["known"])
+        self._tracks.common[ours, stage] += shift * rows["rows"][ours, None]
 
     def forget(self, slices: IntArray) -> None:
         """Begins anew with the tracks of these slices."""
-        self._open = self._open.compress(~np.isin(self._open["slice"], slices))
-        self._history = self._history.compress(~np.isin(self._history["slice"], slices))
+        self._tracks.drop(np.isin(self._tracks.of("slice"), slices))
 
     def _gathered(
         self, k: int, rows: WatchedRows, arrivals: Arrivals, apart: FloatArray
-    ) -> Records:
+    ) -> _Blocks:
         """Makes seconds of these rows alone: by key, and those of one key in order of time.
 
         apart  (n,) is filled, as `take` returns it
@@ -173,40 +216,44 @@ class TrackSeconds:
         # A track is of one source, whose turns ascend: stable order by key is order by turn too.
         order = taken[np.argsort(rows.track[taken], kind="stable")]
         if order.size == 0:
-            return self._open[:0]
+            return _Blocks(np.zeros(0, _TRACK), np.zeros((0, *_LEVELS)), np.zeros((0, *_LEVELS)))
         key, frame = rows.track[order], rows.frame[order]
         apart[order] = self._since_last(key, frame, rows.stamp_ns, arrivals)
         turn = arrivals.turn[frame]
         new = np.append(True, (key[1:] != key[:-1]) | (turn[1:] != turn[:-1]))
         start = np.flatnonzero(new)
-        blocks = np.zeros(start.size, SECOND)
         size = np.diff(start, append=key.size)
         first, last = frame[start], frame[start + size - 1]
-        blocks["key"] = key[start]
-        blocks["turn"] = turn[start]
-        blocks["source"] = rows.source[first]
-        blocks["life"] = arrivals.life[first]
-        blocks["slice"] = rows.slices[order[start]]
-        blocks["opened"] = arrivals.time_ns[first]
-        blocks["last"] = arrivals.time_ns[last]
-        blocks["heard"] = arrivals.heard_ns[last]
-        blocks["arrived"] = arrivals.number[last]
-        blocks["count"] = size
-        blocks["changed"] = np.logical_or.reduceat(rows.changed[frame], start)
+        found = np.zeros(start.size, _TRACK)
+        for name, values in (
+            ("key", key[start]),
+            ("turn", turn[start]),
+            ("source", rows.source[first]),
+            ("life", arrivals.life[first]),
+            ("slice", rows.slices[order[start]]),
+            ("opened", arrivals.time_ns[first]),
+            ("last", arrivals.time_ns[last]),
+            ("heard", arrivals.heard_ns[last]),
+            ("arrived", arrivals.number[last]),
+            ("count", size),
+            ("changed", np.logical_or.reduceat(rows.changed[frame], start)),
+        ):
+            found[name] = values
+        blocks = _Blocks(found, *np.zeros((2, start.size, *_LEVELS)))
         beyond = far_outside(k, self.settings.page_tolerance)
         changed, chosen = bool(rows.changed.any()), channels(k)
         for stage in Stage:
             if stage is Stage.RECALIBRATED and not changed:
-                for name in ("level", "spread", "outside"):
-                    blocks[name][:, stage] = blocks[name][:, Stage.RAW]
+                for of_stages in (blocks.level, blocks.spread, found["outside"]):
+                    of_stages[:, stage] = of_stages[:, Stage.RAW]
                 break
             nees = rows.nees[stage, order]
             seen = observed(nees, rows.z[stage][:, order], rows.u[stage][:, order]) / _UNIT
             np.rint(seen, out=seen)
-            blocks["level"][:, stage, chosen] = np.add.reduceat(seen, start, axis=1).T * _UNIT
+            blocks.level[:, stage, chosen] = np.add.reduceat(seen, start, axis=1).T * _UNIT
             np.rint(np.square(seen * _UNIT) / _UNIT, out=seen)
-            blocks["spread"][:, stage, chosen] = np.add.reduceat(seen, start, axis=1).T * _UNIT
-            blocks["outside"][:, stage] = np.add.reduceat((nees > beyond).astype(np.int64), start)
+            blocks.spread[:, stage, chosen] = np.add.reduceat(seen, start, axis=1).T * _UNIT
+            found["outside"][:, stage] = np.add.reduceat((nees > beyond).astype(np.int64), start)
         return blocks
 
     def _since_last(
@@ -225,12 +272,11 @@ class TrackSeconds:
         earlier, earlier_heard = np.append(0, now[:-1]), np.append(0, heard[:-1])
         known = np.append(False, (key[1:] == key[:-1]) & (life[1:] == life[:-1]))
         start = np.flatnonzero(np.append(True, key[1:] != key[:-1]))
-        for table in (self._history, self._open):
-            place, there = correlation.found(table, key[start])
-            there[there] = table["life"][place[there]] == life[start[there]]
-            at, place = start[there], place[there]
-            known[at] = True
-            earlier[at], earlier_heard[at] = table["last"][place], table["heard"][place]
+        slots, there = self._tracks.found(key[start])
+        there[there] = self._tracks.rows["life"][slots[there]] == life[start[there]]
+        at, before = start[there], self._tracks.rows.take(slots[there])
+        known[at] = True
+        earlier[at], earlier_heard[at] = before["last"], before["heard"]
         idle_ns = self.settings.idle_ns
         known &= (heard - earlier_heard <= idle_ns) & (now - earlier <= _LONGEST_IDLE * idle_ns)
         stamp = stamp_ns[frame]
@@ -238,93 +284,198 @@ class TrackSeconds:
         found: FloatArray = np.where(stamp > earlier, (stamp - earlier) * 1e-9, np.nan)
         return found
 
-    def _add(self, blocks: Records) -> None:
-        ours = self._open
-        place, there = correlation.found(ours, blocks["key"])
-        there[there] = ours["turn"][place[there]] == blocks["turn"][there]
-        place, more = place[there], blocks.compress(there)
-        grown = ours.take(place)
-        for name in ("count", "outside", "level", "spread"):
-            grown[name] += more[name]
-        for name in ("last", "heard", "arrived"):
-            grown[name] = more[name]
-        grown["changed"] |= more["changed"]
-        correlation.put(ours, place, grown)
-        if not there.all():
-            self._open = correlation.joined((ours, blocks.compress(~there)))
-
-    def _closed(self, over: Records, by: IntArray) -> Records:
-        """over: seconds by key, and those of one key in order of time; by: after which frame."""
-        if not over.size:
-            return over
-        over["frame"], over["second"] = by, over["opened"] // BLOCK_NS
-        count = over["count"][:, None, None]
-        over["level"] /= count
-        over["spread"] -= count * np.square(over["level"])
-        np.maximum(over["spread"], 0.0, out=over["spread"])
-        keys, start, track = np.unique(over["key"], return_index=True, return_inverse=True)
-        # Of the seconds of one track that close together, each counts the earlier ones.
-        rank = np.arange(over.size) - start[track]
-        history = np.zeros(start.size, SECOND)
-        place, there = correlation.found(self._history, keys)
-        history["life"] = _NO_LIFE
-        correlation.put(history, np.flatnonzero(there), self._history.take(place[there]))
-        for number in range(int(rank.max()) + 1):
-            at = np.flatnonzero(rank == number)
-            then, now = self._gone_on(history.take(track[at]), over.take(at))
-            correlation.put(over, at, then)
-            correlation.put(history, track[at], now)
-        self._history = correlation.replaced(self._history, place[there], history)
-        # Turns of one source ascend with time, even where it is set back.
-        return over.take(np.lexsort((over["key"], over["turn"], over["source"])))
-
-    def _gone_on(self, history: Records, second: Records) -> tuple[Records, Records]:
-        """Returns seconds with what was before them in their tracks, and the histories after."""
-        idle_ns = self.settings.idle_ns
+    def _closed(self, slots: IntArray) -> Records:
+        """Ends the seconds of these tracks, which are the latest of each; returns them."""
+        if not slots.size:
+            return np.zeros(0, SECOND)
+        tracks, idle_ns = self._tracks, self.settings.idle_ns
+        rows, over = tracks.rows.take(slots), np.zeros(slots.size, SECOND)
+        for name in _OF_BOTH:
+            over[name] = rows[name]
+        count = rows["count"][:, None, None]
+        over["level"] = level = tracks.level[slots] / count
+        over["spread"] = np.maximum(tracks.spread[slots] - count * np.square(level), 0.0)
         anew = (
-            (history["life"] != second["life"])
-            | (second["heard"] - history["heard"] > idle_ns)
-            | (second["opened"] - history["last"] > _LONGEST_IDLE * idle_ns)
+            ~rows["known"]
+            | (rows["known_life"] != rows["life"])
+            | (rows["heard"] - rows["known_heard"] > idle_ns)
+            | (rows["opened"] - rows["known_last"] > _LONGEST_IDLE * idle_ns)
         )
         # Lives are numbered from 1.
-        came_to = self._came_to[np.minimum(second["life"], self._came_to.size) - 1]
-        opened_heard = second["heard"] - (second["last"] - second["opened"])
-        older = (opened_heard <= idle_ns) & (second["opened"] <= came_to + _LONGEST_IDLE * idle_ns)
-        second["older"] = np.where(anew, older, history["older"])
-        for name in ("before", "rows", "rows2", "total", "common_total"):
-            second[name] = history[name]
-            second[name][anew] = 0
-        second["trial"] = anew[:, None] | (history["outside"] == 0)
-        second["first"] = np.where(second["before"] > 0, history["first"], second["second"])
-        after = correlation.copied(second)
-        after["before"] += 1
-        count = second["count"]
-        after["rows"] += count
-        after["rows2"] += count * count
-        after["total"] += second["level"] * count[:, None, None]
-        return second, after
+        came_to = self._came_to[np.minimum(rows["life"], self._came_to.size) - 1]
+        opened_heard = rows["heard"] - (rows["last"] - rows["opened"])
+        older = (opened_heard <= idle_ns) & (rows["opened"] <= came_to + _LONGEST_IDLE * idle_ns)
+        for name in ("before", "rows", "rows2"):
+            rows[name][anew] = 0
+        over["second"] = rows["opened"] // BLOCK_NS
+        rows["first"] = np.where(rows["before"] > 0, rows["first"], over["second"])
+        rows["older"] = np.where(anew, older, rows["older"])
+        over["trial"] = anew[:, None] | (rows["known_outside"] == 0)
+        over["total"], over["common_total"] = tracks.total[slots], tracks.common[slots]
+        for name in ("total", "common_total"):
+            over[name][anew] = 0.0
+        for name in ("before", "rows", "rows2", "first", "older"):
+            over[name] = rows[name]
+
+        rows["known"] = True
+        for name in ("life", "last", "heard", "outside"):
+            rows[f"known_{name}"] = rows[name]
+        rows["before"] += 1
+        rows["rows"] += rows["count"]
+        rows["rows2"] += np.square(rows["count"])
+        tracks.total[slots] = over["total"] + level * count
+        tracks.common[slots[anew]] = 0.0
+        rows["count"] = 0
+        correlation.put(tracks.rows, slots, rows)
+        return over
 
     def _end_idle(self) -> None:
         # What may still join a block of the present second came when the second began, at the
         # earliest: a track that is idle by then can have no more blocks.
-        began_ns, heard_ns, lives = self.times.now(self._history["life"])
-        idle_ns = self.settings.idle_ns
+        rows, idle_ns = self._tracks.rows, self.settings.idle_ns
+        began_ns, heard_ns, lives = self.times.now(rows["known_life"])
         goes_on = (
             lives
-            & (heard_ns - self._history["heard"] <= idle_ns)
-            & (began_ns - self._history["last"] <= _LONGEST_IDLE * idle_ns)
+            & (heard_ns - rows["known_heard"] <= idle_ns)
+            & (began_ns - rows["known_last"] <= _LONGEST_IDLE * idle_ns)
         )
-        self._history = self._history.compress(goes_on)
+        rows["known"] &= goes_on
+        self._tracks.drop(~(self._tracks.of("known") | (self._tracks.of("count") > 0)))
 
     def _make_room(self) -> None:
-        if self._open.size + self._history.size <= self.settings.most_open:
+        tracks = self._tracks
+        many = tracks.keys.size - self.settings.most_open
+        if many <= 0:
             return
-        past = ~correlation.found(self._open, self._history["key"])[1]
-        key, arrived = (
-            np.append(self._history[name][past], self._open[name]) for name in ("key", "arrived")
-        )
-        gone = key[correlation.longest_unseen(arrived, key.size - self.settings.most_open)]
-        leaves = np.isin(self._open["key"], gone)
-        self.left_out += int(self._open["count"][leaves].sum())
-        self._open = self._open.compress(~leaves)
-        self._history = self._history.compress(~np.isin(self._history["key"], gone))
+        # Of equals those go first that have no second.
+        open = tracks.of("count") > 0
+        order = np.argsort(open, kind="stable")
+        leaves = np.zeros(open.size, bool)
+        leaves[order] = correlation.longest_unseen(tracks.of("arrived")[order], many)
+        self.left_out += int(tracks.of("count")[leaves].sum())
+        tracks.drop(leaves)
+
+
+# What a second has of its track as it is when it is over.
+_OF_BOTH = [
+    *("key", "turn", "source", "life", "slice", "opened", "last", "heard", "arrived"),
+    *("count", "changed", "outside"),
+]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Blocks(Columns):
+    """Detections of m tracks, each in one second: what they add to their tracks."""
+
+    found: Records
+    level: FloatArray
+    spread: FloatArray
+
+    def by_turn(self) -> Iterator[_Blocks]:
+        """Yields those of the first seconds of all tracks, then of the second ones, and so on."""
+        key = self.found["key"]
+        if not key.size:
+            return
+        new = np.append(True, key[1:] != key[:-1])
+        if new.all():
+            yield self
+            return
+        start = np.flatnonzero(new)
+        rank = np.arange(key.size) - np.repeat(start, np.diff(start, append=key.size))
+        for number in range(int(rank.max()) + 1):
+            yield self.take(np.flatnonzero(rank == number))
+
+
+@dataclass(slots=True)
+class _Tracks:
+    """Tracks that are followed, each in a slot of its own for as long as it is there.
+
+    keys           (n,) ascending
+    slots          (n,) of each
+    free           (f,) slots that nobody has
+    rows           (n + f,) by slot
+    level, spread  (n + f, 2, CHANNELS) of the second that goes on: Σ of what detections show, and
+                   of the squares
+    total, common  the same of the seconds before it: as in SECOND
+    """
+
+    keys: ClusterArray = field(default_factory=lambda: np.zeros(0, np.uint64))
+    slots: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
+    free: IntArray = field(default_factory=lambda: np.zeros(0, np.int64))
+    rows: Records = field(default_factory=lambda: np.zeros(0, _TRACK))
+    level: FloatArray = field(default_factory=lambda: np.zeros((0, *_LEVELS)))
+    spread: FloatArray = field(default_factory=lambda: np.zeros((0, *_LEVELS)))
+    total: FloatArray = field(default_factory=lambda: np.zeros((0, *_LEVELS)))
+    common: FloatArray = field(default_factory=lambda: np.zeros((0, *_LEVELS)))
+
+    def of(self, name: str) -> Any:
+        """Returns a field of all tracks, by key."""
+        return self.rows[name][self.slots]
+
+    def found(self, keys: ClusterArray) -> tuple[IntArray, BoolArray]:
+        """Finds the slots of keys (m,), and whether there are any; both (m,)."""
+        if not self.keys.size:
+            return np.zeros(keys.size, np.int64), np.zeros(keys.size, bool)
+        place = np.minimum(np.searchsorted(self.keys, keys), self.keys.size - 1)
+        return self.slots[place], self.keys[place] == keys
+
+    def slots_of(self, keys: ClusterArray) -> IntArray:
+        """Returns the slots of keys (m,), which ascend; those that are new get one."""
+        slots, there = self.found(keys)
+        new = keys[~there]
+        if not new.size:
+            return slots
+        if new.size > self.free.size:
+            self._grow(new.size)
+        slots[~there], self.free = self.free[: new.size], self.free[new.size :]
+        place = np.searchsorted(self.keys, new)
+        self.keys = np.insert(self.keys, place, new)
+        self.slots = np.insert(self.slots, place, slots[~there])
+        return slots
+
+    def _grow(self, more: int) -> None:
+        size = self.rows.size
+        more = max(more, size)
+        self.free = np.append(self.free, np.arange(size, size + more))
+        self.rows = np.concatenate([self.rows, np.zeros(more, _TRACK)])
+        for name in ("level", "spread", "total", "common"):
+            array = getattr(self, name)
+            setattr(self, name, np.concatenate([array, np.zeros((more, *_LEVELS))]))
+
+    def drop(self, gone: BoolArray) -> None:
+        """Lets tracks go, (n,) by key."""
+        if gone.any():
+            slots = self.slots[gone]
+            self.rows[slots] = np.zeros((), _TRACK)
+            for array in (self.total, self.common):
+                array[slots] = 0.0
+            self.free = np.append(self.free, slots)
+            self.keys, self.slots = self.keys[~gone], self.slots[~gone]
+
+    def over(self, turns: IntArray) -> IntArray:
+        """Returns the slots of tracks with a second of these turns that goes on."""
+        if not turns.size:
+            return self.slots[:0]
+        return np.flatnonzero((self.rows["count"] > 0) & np.isin(self.rows["turn"], turns))
+
+    def others(self, slots: IntArray, turn: IntArray) -> BoolArray:
+        """Says which of the tracks have a second of another turn that goes on."""
+        found: BoolArray = (self.rows["count"][slots] > 0) & (self.rows["turn"][slots] != turn)
+        return found
+
+    def add(self, slots: IntArray, blocks: _Blocks) -> None:
+        """Adds detections to the second that goes on, or begins one, of each of these tracks."""
+        rows, more = self.rows.take(slots), blocks.found
+        goes_on = rows["count"] > 0
+        for name in ("count", "outside", "changed"):
+            rows[name][~goes_on] = 0
+            rows[name] += more[name]
+        for name in ("turn", "opened"):
+            rows[name] = np.where(goes_on, rows[name], more[name])
+        for name in ("key", "source", "slice", "life", "last", "heard", "arrived"):
+            rows[name] = more[name]
+        correlation.put(self.rows, slots, rows)
+        begins = ~goes_on
+        for array, added in ((self.level, blocks.level), (self.spread, blocks.spread)):
+            array[slots[begins]] = added[begins]
+            array[slots[goes_on]] += added[goes_on]

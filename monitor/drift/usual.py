@@ -15,8 +15,8 @@ import numpy as np
 from annotated_types import Len
 
 from monitor.drift.alarms import SliceName
-from monitor.drift.bets import Stage
 from monitor.drift.channels import MOST_NAMED, channels
+from monitor.drift.charts import Origin, Stage
 from monitor.drift.correlation import (
     LARGEST_NUMBER,
     SPACINGS,
@@ -33,7 +33,6 @@ from monitor.drift.reference import (
     NOTHING_USUAL,
     Degrees,
     NeesHistogram,
-    Origin,
     Reference,
     UsualArrays,
     shipped,

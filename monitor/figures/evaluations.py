@@ -19,7 +19,7 @@ from monitor.figures.reliability import (
     reliability,
 )
 from monitor.figures.svg import Figure, number
-from monitor.frames.space import FloatArray
+from monitor.frames.space import FloatArray, Space
 from monitor.statistics.class_evaluation import ClassEvaluation
 from monitor.statistics.measures import (
     AxisMeasures,
@@ -204,3 +204,22 @@ def change_figure(
     nearer = int((np.abs(np.log(after)) < np.abs(np.log(before))).sum())
     says = f"{nearer} of {len(names)} are nearer to 1 after the recalibrator."
     return before_after(title, says, names, before, after, "NEES/K, 1 is calibrated")
+
+
+def farthest(evaluation: Evaluation) -> tuple[str, DimensionMeasures]:
+    """Finds the dimension whose errors are the farthest from σ."""
+    dimensions = evaluation.dimensions.items()
+    return max(dimensions, key=lambda one: abs(math.log(one[1].nees_mean or math.inf)))
+
+
+def with_unit(value: float, unit: str) -> str:
+    """Writes a number with its unit."""
+    return f"{number(value)} {unit}".rstrip()
+
+
+def assumption(space: Space, raw: Evaluation) -> str:
+    """Says what σ is assumed, and how large the errors of the farthest dimension are."""
+    worst, one = farthest(raw)
+    unit = next(each.unit for each in space.dimensions if each.name == worst)
+    sizes = with_unit(one.rmv, unit), with_unit(one.rmse, unit)
+    return f"σ of {worst} is assumed, {sizes[0]}; its errors are {sizes[1]}"

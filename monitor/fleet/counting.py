@@ -17,7 +17,6 @@ import numpy as np
 
 from monitor.config import Config
 from monitor.frames.detections import (
-    Estimates,
     Examined,
     Limits,
     Reason,
@@ -37,7 +36,7 @@ from monitor.frames.frame import (
     opinions_of,
     stored_estimates,
 )
-from monitor.frames.slices import ClassSliceTable, SliceBy, SliceTable, StreamSlices
+from monitor.frames.slices import ClassSliceTable, SliceTable, StreamSlices
 from monitor.frames.space import (
     MOST_SLICES,
     BoolArray,
@@ -47,6 +46,7 @@ from monitor.frames.space import (
     IntArray,
     Space,
 )
+from monitor.frames.words import SliceBy
 from monitor.matching.labels import match
 from monitor.matching.objects import LabelRecord
 from monitor.statistics.bins import ExportEdges
@@ -277,13 +277,13 @@ class Counting:
         for reason in examined.reason[examined.reason != Reason.NONE].tolist():
             account[f"refused_{Reason(reason).label}"] += 1
         batch, stamp_ns = examined.batch, self._believed(frame.stamp_ns)
-        index = slices.of(batch.class_index, batch.mean)
+        index = slices.of(batch.class_index, batch.sent.mean)
         several = len(header.classes) > 1
         opinions = None
         if batch.rows.size:
             values = batch.probabilities if several else None
             opinions = None if values is None else opinions_of(values, None)
-            rows = batch.space, index, batch.mean, batch.roots, values, stamp_ns
+            rows = batch.space, index, batch.sent.mean, batch.roots, values, stamp_ns
             self._predicted.add(PredictedRows(*rows))
         record = self._told(frame, labels, header, examined, opinions)
         if record is not None:
@@ -350,7 +350,7 @@ class Counting:
             class_index=batch.class_index,
             slices=(),
             slice=np.zeros(batch.rows.size, np.uint16),
-            sent=stored_estimates(Estimates(batch.mean, batch.covariance, batch.diagonal)),
+            sent=stored_estimates(batch.sent),
             made=None,
             version=None,
             unusable=np.delete(np.arange(examined.reason.size, dtype=np.uint64), batch.rows),
@@ -374,8 +374,8 @@ class Counting:
         rows, batch, objects = record.rows, examined.batch, record.objects
         if not rows.size:
             return
-        error = header.space.error(record.truth, batch.mean[rows])
-        covariance = batch.covariance[rows]
+        error = header.space.error(record.truth, batch.sent.mean[rows])
+        covariance = batch.sent.covariance[rows]
         tracks = None
         if objects is not None:
             tracks = TrackIds(cluster_id((objects.id, 1)), objects.known)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from monitor.frames.space import BoolArray, FloatArray
+from monitor import native
+from monitor.frames.space import BoolArray, FloatArray, square_from_triangle
 
 # A pivot this small against its diagonal is zero but for rounding: singular.
 SINGULAR = 1e-12
@@ -53,8 +54,11 @@ def put_lower(covariance: FloatArray, order: tuple[int, ...], out: FloatArray) -
         out[i, : i + 1] = flat[:, columns].T
 
 
-def factorise_lower(a: FloatArray) -> None:
+def factorise_lower(a: FloatArray, kernels: native.Kernels | None = native.kernels) -> None:
     """Turns lower triangles (K, K, N) into their Cholesky factors, in place; see factorise."""
+    if kernels is not None and a.flags.c_contiguous:
+        kernels.factorise_lower(a, SINGULAR)
+        return
     k = a.shape[0]
     step = np.arange(k)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
@@ -68,6 +72,22 @@ def factorise_lower(a: FloatArray) -> None:
         pivot = a[step, step]
         regular = (pivot * pivot > smallest).all(axis=0)
     a[-1, -1, ~regular] = np.nan
+
+
+def pivots(packed: FloatArray, k: int, order: tuple[int, ...]) -> FloatArray:
+    """Computes the diagonals of the Cholesky factors of covariances, (N, K).
+
+    packed   (N, K (K + 1) / 2) lower triangles
+    order    of the dimensions in which they are factorised
+    returns  NaN in the last column where Σ is not positive definite
+    """
+    place = square_from_triangle(k).reshape(k, k)[np.ix_(order, order)]
+    lower = np.zeros((k, k, packed.shape[0]))
+    for i in range(k):
+        lower[i, : i + 1] = packed[:, place[i, : i + 1]].T
+    factorise_lower(lower)
+    step = np.arange(k)
+    return np.ascontiguousarray(lower[step, step].T)
 
 
 def positive_definite(factor: FloatArray) -> BoolArray:

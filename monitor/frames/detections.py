@@ -6,13 +6,16 @@ sent, and never touches the neighbours of a bad row. The words of a refusal live
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from functools import lru_cache
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
-from monitor.frames.cholesky import SINGULAR, factorise, positive_definite
+from monitor.frames.cholesky import pivots
 from monitor.frames.classes import Sent, no_class, usable_opinions
 from monitor.frames.marks import NotNegative
 from monitor.frames.space import (
@@ -21,47 +24,138 @@ from monitor.frames.space import (
     FloatArray,
     IntArray,
     Space,
+    diagonal_in_triangle,
     no_truth,
+    packed_covariances,
+    read_only,
+    triangle,
     unpacked_covariances,
 )
 
 IdArray = npt.NDArray[np.uint64]
 
 
-@dataclass(frozen=True, slots=True)
 class Estimates(Columns):
-    """n Gaussians.
+    """n Gaussians, whose covariances are packed or in full: one form is given, the other is made
+    when it is first asked for.
 
     mean        (n, K)
-    covariance  (n, K, K) positive definite
     diagonal    (n,) whether only variances are known, and are sent back
     score       (n,) confidence of the detector, NaN where it sent none; None if there are none.
                 Recalibrators read it; what they make has none
     """
 
-    mean: FloatArray
-    covariance: FloatArray
-    diagonal: BoolArray
-    score: FloatArray | None = None
+    __slots__ = ("_given", "_other", "diagonal", "mean", "score")
+
+    def __init__(
+        self,
+        mean: FloatArray,
+        covariance: FloatArray,
+        diagonal: BoolArray,
+        score: FloatArray | None = None,
+    ) -> None:
+        """Takes arrays as they are, which nobody writes into from then on.
+
+        covariance  (n, K, K) positive definite; or (n, K (K + 1) / 2) lower triangles; or (n, K)
+                    variances, where all are diagonal
+        """
+        self.mean, self.diagonal, self.score = mean, diagonal, score
+        self._given, self._other = covariance, None
+
+    _other: FloatArray | None
 
     @property
-    def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Shapes of all arrays but the score; an outcome has those of what it was made from."""
-        return self.mean.shape, self.covariance.shape, self.diagonal.shape
+    def k(self) -> int:
+        """Counts the dimensions."""
+        return int(self.mean.shape[1])
+
+    @property
+    def covariance(self) -> FloatArray:
+        """Returns the covariances in full, (n, K, K)."""
+        if self._given.ndim == 3:
+            return self._given
+        if self._other is None:
+            self._other = unpacked_covariances(self._given, self.k)
+        return self._other
+
+    @property
+    def packed(self) -> FloatArray:
+        """Returns variances (n, K) if all are diagonal, else triangles (n, K (K + 1) / 2)."""
+        return self.in_form(self.k if self.diagonal.all() else self.k * (self.k + 1) // 2)
+
+    def in_form(self, width: int) -> FloatArray:
+        """Returns (n, width): variances, lower triangles or all, whichever has that width."""
+        given = self._given
+        if given.ndim == 2 and given.shape[1] == width:
+            return given
+        if width == self.k:
+            return self.variance
+        return packed_covariances(self.covariance, width)
+
+    @property
+    def variance(self) -> FloatArray:
+        """Returns the variance of each dimension, (n, K)."""
+        given = self._given
+        if given.ndim == 3:
+            return np.diagonal(given, axis1=1, axis2=2)
+        return given if given.shape[1] == self.k else given[:, diagonal_in_triangle(self.k)]
 
     @property
     def deviation(self) -> FloatArray:
         """Returns σ of each dimension, (n, K)."""
-        return np.sqrt(np.diagonal(self.covariance, axis1=1, axis2=2))
+        return np.sqrt(self.variance)
+
+    @property
+    def finite(self) -> bool:
+        """Tells whether all values are; sometimes says no where their sum overflows."""
+        # A sum is finite only if every term is, and one number is quicker to test.
+        with np.errstate(invalid="ignore", over="ignore"):
+            return bool(np.isfinite(self._given.sum()) and np.isfinite(self.mean.sum()))
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Shapes of all arrays but the score; an outcome has those of what it was made from."""
+        k, given = self.k, self._given.shape
+        if len(given) == 2 and given[1] in (k, k * (k + 1) // 2):
+            given = given[0], k, k
+        return self.mean.shape, given, self.diagonal.shape
 
     def rescaled(self, factor: FloatArray) -> Estimates:
         """Returns S Σ S with S = diag(factor), not s²Σ: correlations stay.
 
         factor  on σ: (K,) for all Gaussians, or (n, K)
         """
-        # The outer product first: it is symmetric to the last bit, and stays so.
-        product = factor[..., :, None] * factor[..., None, :]
-        return Estimates(self.mean, self.covariance * product, self.diagonal)
+        # The product first: it is symmetric to the last bit, and stays so.
+        if self._given.ndim == 3:
+            product = factor[..., :, None] * factor[..., None, :]
+        elif self._given.shape[1] == self.k:
+            product = factor * factor
+        else:
+            rows, columns = triangle(self.k)
+            product = factor[..., rows] * factor[..., columns]
+        return Estimates(self.mean, self._given * product, self.diagonal)
+
+    def moved(self, mean: FloatArray) -> Estimates:
+        """Returns the same with other means, (n, K)."""
+        return Estimates(mean, self._given, self.diagonal, self.score)
+
+    def take(self, rows: IntArray | BoolArray | slice) -> Self:
+        """Picks rows; a slice gives views."""
+        score = None if self.score is None else self.score[rows]
+        return type(self)(self.mean[rows], self._given[rows], self.diagonal[rows], score)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """Joins the rows of at least one part, in order."""
+        shapes = {one._given.shape[1:] for one in parts}
+        covariances = [one._given if len(shapes) == 1 else one.covariance for one in parts]
+        scores = [one.score for one in parts if one.score is not None]
+        return cls(
+            np.concatenate([one.mean for one in parts]),
+            np.concatenate(covariances),
+            np.concatenate([one.diagonal for one in parts]),
+            np.concatenate(scores) if len(scores) == len(parts) else None,
+        )
 
 
 # Largest |Σij − Σji| / (σi σj) that passes as rounding of single precision.
@@ -113,41 +207,6 @@ def symmetric(covariance: FloatArray, full: BoolArray) -> tuple[FloatArray, Bool
         close = np.abs(covariance - transposed) <= allowed
         # A value that is not finite is another finding.
         return 0.5 * (covariance + transposed), failing(close | ~np.isfinite(covariance))
-
-
-def indefinite(
-    covariance: FloatArray, variance: FloatArray, space: Space
-) -> tuple[BoolArray | None, FloatArray]:
-    """Marks covariances that are not positive definite, (n,); None if all are.
-
-    Factorised in the order the statistics use, so that what passes here passes there.
-
-    returns  the marks, and the diagonals of the Cholesky factors, (n, K)
-    """
-    if space.order != tuple(range(space.k)):
-        order = np.array(space.order)
-        covariance, variance = covariance[:, order[:, None], order], variance[:, order]
-    try:
-        # LAPACK is quickest while all are definite; it raises for the whole frame if one is not.
-        # A copy, so that the factors are let go, and their memory is used again.
-        pivot = np.diagonal(np.linalg.cholesky(covariance), axis1=1, axis2=2).copy()
-    except np.linalg.LinAlgError:
-        return _some_indefinite(covariance)
-    # The product of a signalling NaN, which no detector computes, would raise a warning.
-    with np.errstate(invalid="ignore"):
-        return failing(pivot * pivot > SINGULAR * variance), pivot
-
-
-def _some_indefinite(covariance: FloatArray) -> tuple[BoolArray, FloatArray]:
-    factor = factorise(covariance)
-    definite, pivot = positive_definite(factor), np.diagonal(factor).copy()
-    try:
-        # The bits of a detection do not depend on its neighbours.
-        sound = np.linalg.cholesky(covariance[definite])
-    except np.linalg.LinAlgError:
-        return ~definite, pivot
-    pivot[definite] = np.diagonal(sound, axis1=1, axis2=2)
-    return ~definite, pivot
 
 
 def failing(flags: BoolArray) -> BoolArray | None:
@@ -282,15 +341,12 @@ class FrameBatch:
     """n usable detections of a frame: valid Gaussians of known classes.
 
     rows           (n,) positions in the frame
-    mean           (n, K)
-    covariance     (n, K, K) symmetric positive definite
-    diagonal       (n,) whether the detector sent variances only
+    sent           n estimates; `diagonal` where the detector sent variances only
     truth          (n, K) NaN where none came with the detection
     true_class     (n,) −1 where none came with the detection
     probabilities  (n, M, C) M opinions on the C classes, a row of NaN where no usable ones
                    came with the detection; None if no usable ones came at all
     pivot          (n, K) diagonal of the Cholesky factor in Space.order, as validation found it
-    score          (n,) NaN where none came with the detection; None if none came at all
     assumed        (n,) whether no covariance came, so that it is assumed; None if all came
     """
 
@@ -298,14 +354,11 @@ class FrameBatch:
     rows: IntArray
     id: IdArray
     class_index: IntArray
-    mean: FloatArray
-    covariance: FloatArray
-    diagonal: BoolArray
+    sent: Estimates
     truth: FloatArray
     true_class: IntArray
     pivot: FloatArray
     probabilities: FloatArray | None = None
-    score: FloatArray | None = None
     assumed: BoolArray | None = None
 
     @property
@@ -413,7 +466,8 @@ def _gaussians(
     if diagonal.all():
         marked, pivot = failing(variance > 0), _of_variances(variance, space)
     else:
-        marked, pivot = indefinite(covariance, variance, space)
+        pivot = pivots(packed_covariances(covariance, forms[1]), k, space.order)
+        marked = failing(~np.isnan(pivot[:, -1]))
     mark(marked, Reason.COVARIANCE_NOT_POSITIVE_DEFINITE)
     plausible = (variance >= limits.smallest_deviation**2) & (
         variance <= limits.largest_deviation**2
@@ -428,13 +482,15 @@ def _gaussians(
         rows=rows,
         id=received.id[pick],
         class_index=received.class_index[pick],
-        mean=mean[pick],
-        covariance=covariance[pick],
-        diagonal=diagonal[pick],
+        sent=Estimates(
+            mean[pick],
+            covariance[pick],
+            diagonal[pick],
+            None if received.score is None else received.score[pick],
+        ),
         truth=truth[pick],
         true_class=no_class(rows.size),
         pivot=pivot[pick],
-        score=None if received.score is None else received.score[pick],
         assumed=None if bare is None or not bare[pick].any() else bare[pick],
     )
     nothing = np.zeros(n, bool)
@@ -493,40 +549,46 @@ def _all_usable(
         or (truth_length and not np.abs(truth).max() <= limits.largest_mean)
     ):
         return None
+    covariance = received.covariance
     if bare:
-        covariance = np.broadcast_to(np.diag(np.asarray(assumed)), (n, k, k))
-    else:
-        covariance = full_matrices(received.covariance, received.covariance_length, forms)
-    variance = np.diagonal(covariance, axis1=1, axis2=2)
+        covariance = np.broadcast_to(np.asarray(assumed), (n, k))
+    elif form == forms[2] > 1:
+        covariance = covariance.reshape(n, k, k)
+        if not np.array_equal(covariance, covariance.transpose(0, 2, 1)):
+            return None
+    diagonal = (form == k or bare) and k > 1
+    sent = Estimates(mean, covariance, _every(n, diagonal), received.score)
+    variance = sent.variance
     plausible = bare or (
         variance.min() >= limits.smallest_deviation**2
         and variance.max() <= limits.largest_deviation**2
     )
     if not plausible:
         return None
-    diagonal = (form == k or bare) and k > 1
     if diagonal:
         pivot = _of_variances(variance, space)
     else:
-        if form == forms[2] and not np.array_equal(covariance, covariance.transpose(0, 2, 1)):
-            return None
-        marked, pivot = indefinite(covariance, variance, space)
-        if marked is not None:
+        pivot = pivots(sent.in_form(forms[1]), k, space.order)
+        # A sum is not NaN only if no term is.
+        if np.isnan(pivot[:, -1].sum()):
             return None
     return FrameBatch(
         space=space,
         rows=np.arange(n),
         id=ids,
         class_index=received.class_index,
-        mean=mean,
-        covariance=covariance,
-        diagonal=np.ones(n, bool) if diagonal else np.zeros(n, bool),
+        sent=sent,
         truth=truth if truth_length else no_truth(n, k),
         true_class=no_class(n),
         pivot=pivot,
-        score=received.score,
-        assumed=np.ones(n, bool) if bare else None,
+        assumed=_every(n, True) if bare else None,
     )
+
+
+@lru_cache(maxsize=256)
+def _every(n: int, value: bool) -> BoolArray:
+    """Returns (n,) of one value; read-only, since frames share it."""
+    return read_only(np.full(n, value))
 
 
 def _of_variances(variance: FloatArray, space: Space) -> FloatArray:

@@ -26,8 +26,7 @@ from monitor.frames.space import (
     FloatArray,
     IntArray,
     Space,
-    packed_covariances,
-    unpacked_covariances,
+    alone,
 )
 from monitor.frames.status import TruthAccount
 
@@ -557,18 +556,14 @@ class StoredEstimates:
 
     def estimates(self, rows: IntArray) -> Estimates:
         """Unpacks some rows, bit for bit."""
-        covariance = unpacked_covariances(self.packed[rows], self.mean.shape[1])
-        score = None if self.score is None else self.score[rows]
-        return Estimates(self.mean[rows], covariance, self.diagonal[rows], score)
+        return Estimates(self.mean, self.packed, self.diagonal, self.score).take(rows)
 
 
 def stored_estimates(estimates: Estimates) -> StoredEstimates:
-    """Packs estimates, into buffers of their own."""
-    k = estimates.mean.shape[1]
-    form = k if estimates.diagonal.all() else k * (k + 1) // 2
-    packed = packed_covariances(estimates.covariance, form)
-    score = None if estimates.score is None else estimates.score.copy()
-    return StoredEstimates(estimates.mean.copy(), packed, estimates.diagonal.copy(), score)
+    """Packs estimates, into arrays that keep nothing else in memory."""
+    score = None if estimates.score is None else alone(estimates.score)
+    mean, packed = alone(estimates.mean), alone(estimates.packed)
+    return StoredEstimates(mean, packed, alone(estimates.diagonal), score)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from enum import StrEnum
 from itertools import chain, count, pairwise
 from typing import Annotated
 
@@ -19,6 +18,7 @@ from annotated_types import Len
 
 from monitor.frames.marks import Positive, Printable
 from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
+from monitor.frames.words import SliceBy
 
 OVERFLOW = "overflow"
 TOTAL = "total"
@@ -26,14 +26,6 @@ TOTAL = "total"
 CLASS_PROBABILITIES = "class probabilities"
 # The slice of a stream without position, where range alone tells slices apart.
 ALL = "all"
-
-
-class SliceBy(StrEnum):
-    """Properties that tell slices apart."""
-
-    CLASS = "class"
-    STREAM = "stream"
-    RANGE = "range"
 
 
 # The properties that tell the slices of each level apart, from the finest level to the widest.
@@ -106,9 +98,11 @@ def is_total(name: str) -> bool:
     return name in (TOTAL, marked(TOTAL)) or name.startswith((f"{TOTAL} (", f"{marked(TOTAL)} ("))
 
 
-def chain_of(
-    stream: str, class_name: str, bucket: str, *, assumed: bool = False
-) -> tuple[str, ...]:
+# Names of the slice of a detection and of the wider ones it lies in, finest first.
+Chain = tuple[str, ...]
+
+
+def chain_of(stream: str, class_name: str, bucket: str, *, assumed: bool = False) -> Chain:
     """Names a slice and the wider ones that it lies in, in the order of LEVELS.
 
     For front, Car and <20: front/Car/<20, Car/<20, front/Car, Car, front/<20, <20, front.

@@ -48,6 +48,13 @@ def read_only(array: npt.NDArray[Number]) -> npt.NDArray[Number]:
     return array
 
 
+def alone(array: npt.NDArray[Number]) -> npt.NDArray[Number]:
+    """Returns an array that keeps no larger one in memory: a copy if it is a part of one."""
+    base = array.base
+    whole = base is None or (isinstance(base, np.ndarray) and base.nbytes <= array.nbytes)
+    return array if whole else array.copy()
+
+
 class Columns:
     """Arrays of equal length in the fields of a dataclass: a row of all is one thing.
 
@@ -104,6 +111,13 @@ def triangle_in_square(k: int) -> IntArray:
     """Finds each entry of a lower triangle in the flat k × k matrix; (k (k + 1) / 2,)."""
     rows, columns = triangle(k)
     return rows * k + columns
+
+
+@cache
+def diagonal_in_triangle(k: int) -> IntArray:
+    """Finds the diagonal of a k × k matrix in its lower triangle; (k,)."""
+    step = np.arange(1, k + 1)
+    return step * (step + 1) // 2 - 1
 
 
 def packed_covariances(covariance: FloatArray, form: int) -> FloatArray:

@@ -13,7 +13,6 @@ Detections never appear here.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -22,6 +21,7 @@ from monitor.frames.cholesky import add_up, factorise, whiten
 from monitor.frames.detections import IdArray
 from monitor.frames.frame import ReceivedObjects
 from monitor.frames.space import BoolArray, Columns, FloatArray, IntArray, Space
+from monitor.frames.words import DistanceKind
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -178,15 +178,6 @@ def placed_at_time(placed: Placed, objects: ObjectsAtTime, space: Space) -> Plac
         return Placed(mean)
     weights = ((1 - share) ** 2)[:, None, None], (share**2)[:, None, None]
     return Placed(mean, weights[0] * near.covariance + weights[1] * far.covariance)
-
-
-class DistanceKind(StrEnum):
-    """Ways to measure the distance between a detection and an object; keys of [matching]."""
-
-    CENTRE = "centre"  # of the means, over `dimensions`; gate in the unit of the stream
-    BEV_IOU = "bev-iou"  # 1 - overlap of the boxes seen from above, rotated; gate on that
-    IMAGE_IOU = "image-iou"  # 1 - overlap of boxes in the image, upright; gate on that
-    MAHALANOBIS = "mahalanobis"  # of the errors, over `dimensions`; gate in deviations
 
 
 class MatchingSettings(Protocol):

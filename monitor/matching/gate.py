@@ -19,12 +19,12 @@ from monitor.frames.detections import Reason
 from monitor.frames.frame import Header
 from monitor.frames.reasons import Notice
 from monitor.frames.space import BoolArray, DimensionKind, FloatArray, IntArray, Space
+from monitor.frames.words import DistanceKind
 from monitor.matching.distances import (
     NO_PAIRS,
     BoxOverlap,
     CentreDistance,
     Distance,
-    DistanceKind,
     MahalanobisDistance,
     MatchingSettings,
     Pairs,

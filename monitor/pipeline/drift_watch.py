@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from monitor.drift.alarms import Alarm, AlarmChange, DriftReading, key_of
-from monitor.drift.bets import Severity, Stage
+from monitor.drift.charts import Severity, Stage
 from monitor.drift.class_bets import ClassLabels, TrackVotes
 from monitor.drift.clocks import ReorderBuffer
 from monitor.drift.evidence import DriftSettings

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 
 from monitor.config import InvalidConfiguration
 from monitor.drift.alarms import Alarm, AlarmChange, AlarmReason, change_sentence
-from monitor.drift.bets import Severity
-from monitor.frames.slices import TOTAL, is_bare_chain, is_of_classes
+from monitor.drift.charts import Severity
+from monitor.frames.slices import TOTAL, Chain, is_bare_chain, is_of_classes
 from monitor.pipeline.drift_watch import NOT_WATCHED
 from monitor.pipeline.fit_process import FitProcess
 from monitor.pipeline.housekeeping import contained, in_steps
@@ -31,7 +31,7 @@ from monitor.pipeline.learning import (
 from monitor.pipeline.promotions import SCHEDULE, Promotions
 from monitor.promotion.fits import CannotFit, FitFailed, NoTracksYet
 from monitor.promotion.records import FitSettings, PolicySettings, SliceFitted
-from monitor.recalibration.selection import CLASS_METHODS, ESTIMATING, METHODS, Chain
+from monitor.recalibration.selection import CLASS_METHODS, ESTIMATING, METHODS
 from monitor.store.documents import InvalidDocument, read_references
 
 log = logging.getLogger(__name__)

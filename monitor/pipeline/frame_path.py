@@ -7,13 +7,13 @@ on one event loop and nowhere else, so there is no lock. Nothing here blocks.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
-from monitor.config import Config, Mode, TrackerKind
+from monitor.config import Config, TrackerKind
 from monitor.frames.detections import Estimates, Examined, FrameBatch, Limits, Reason, examine
 from monitor.frames.frame import (
     FOREIGN_TRACKS,
@@ -36,6 +36,7 @@ from monitor.frames.reasons import NO_FRAME_ID, Notice, describe, duplicate_fram
 from monitor.frames.slices import StreamSlices
 from monitor.frames.space import FloatArray, IntArray, Space
 from monitor.frames.status import Counters, TruthAccount
+from monitor.frames.words import Mode
 from monitor.matching.labels import inline_record, labels_sent
 from monitor.pipeline.drift_watch import DriftWatch
 from monitor.pipeline.housekeeping import Events, Overload, contained
@@ -81,6 +82,21 @@ SHED = Notice(
     "frame",
     "answered and forwarded, but in no statistics: the sidecar has more to do than it can.",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A frame of n detections that was answered, and what remembers it."""
+
+    stream: Stream
+    n: int
+    arrival_ns: int | None
+    remember: Callable[[], None]
+
+    @property
+    def name(self) -> str:
+        """Returns the name of the stream."""
+        return self.stream.header.stream
 
 
 class Pipeline:
@@ -139,8 +155,7 @@ class Pipeline:
         )
         # Streams of the last run that have not come again yet; they make room for others.
         self._unclaimed: set[str] = set()
-        # Remembers the frame that was answered last; with its stream, detections and arrival.
-        self._answered: tuple[Callable[[], None], Stream, int, int | None] | None = None
+        self._answered: list[Answered] = []
         self._tracker_settings = tracker.settings()
         self._tracking = self._tracker_settings if tracker.tracks_here else None
         # Our track ids begin behind those of a tracker elsewhere.
@@ -233,20 +248,29 @@ class Pipeline:
         self, stream: Stream, frame: ReceivedFrame, arrival_ns: int | None = None
     ) -> FrameAnswer:
         """Answers a frame and remembers it at once: for callers with no answer to send first."""
-        answer = self.answer(stream, frame, arrival_ns)
+        (answer,) = self.answer_all([(stream, frame)], arrival_ns)
         self.remember_answered()
         return answer
 
-    def answer(
-        self, stream: Stream, frame: ReceivedFrame, arrival_ns: int | None = None
-    ) -> FrameAnswer:
-        """Answers a frame, which `remember_answered` is to remember once the answer was sent.
+    def answer_all(
+        self, frames: Sequence[tuple[Stream, ReceivedFrame]], arrival_ns: int | None = None
+    ) -> list[FrameAnswer]:
+        """Answers frames, which `remember_answered` is to remember once the answers were sent.
 
         If any part of the sidecar fails, the detector's own estimates are answered, with a reason.
 
-        arrival_ns  of a clock that never moves back; None: how long it waited is not measured
+        arrival_ns  of a clock that never moves back; None: how long they waited is not measured
         """
         self.remember_answered()
+        answers = []
+        for stream, frame in frames:
+            if any(one.name == stream.header.stream for one in self._answered):
+                # Whether a frame is new is known once those before it are remembered.
+                self.remember_answered()
+            answers.append(self._answer(stream, frame, arrival_ns))
+        return answers
+
+    def _answer(self, stream: Stream, frame: ReceivedFrame, arrival_ns: int | None) -> FrameAnswer:
         name, limit_seconds = stream.header.stream, self.config.server.stale_seconds
         answer = None
         with contained(self.counters, log, "frame of stream %s passed through unprocessed", name):
@@ -265,26 +289,27 @@ class Pipeline:
         return answer
 
     def remember_answered(self) -> None:
-        """Remembers the frame that was answered last, unless that is done.
+        """Remembers the frames that were answered last, unless that is done.
 
         Whoever reads or changes what frames leave behind calls this first, so that frames, labels
         and swaps of recalibrators are counted in the order in which they came. A fault costs the
         statistics a frame, and nothing else.
         """
-        answered, self._answered = self._answered, None
-        if answered is None:
-            return
-        remember, stream, n, arrival_ns = answered
-        predicted, matched = self.ledger.fates.account["predicted"], self.counters.truth.matched
-        name, remembered = stream.header.stream, False
+        answered, self._answered = self._answered, []
+        for one in answered:
+            self._remember_one(one)
+
+    def _remember_one(self, answered: Answered) -> None:
+        fates, truth, remembered = self.ledger.fates, self.counters.truth, False
+        predicted, matched, name = fates.account["predicted"], truth.matched, answered.name
         with contained(self.counters, log, "frame of stream %s answered, but not counted", name):
-            remember()
+            answered.remember()
             remembered = True
-        if not remembered and self.ledger.fates.account["predicted"] == predicted:
+        if not remembered and fates.account["predicted"] == predicted:
             # It is in no account yet.
-            self.ledger.fates.lose(n, Dropped.FAILED)
-        if arrival_ns is not None:
-            stream.seen.labels(self.counters.truth.matched - matched, arrival_ns)
+            fates.lose(answered.n, Dropped.FAILED)
+        if answered.arrival_ns is not None:
+            answered.stream.seen.labels(truth.matched - matched, answered.arrival_ns)
 
     def _passed_through(
         self, frame: ReceivedFrame, why: Dropped, reason: Reason, *notices: Notice
@@ -301,7 +326,7 @@ class Pipeline:
         came, frame = frame, frame.with_softmax(classes)
         examined = examine(frame.detections, header.space, classes, self.limits, stream.assumed)
         batch = examined.batch
-        slices = stream.slices.of(batch.class_index, batch.mean, batch.assumed)
+        slices = stream.slices.of(batch.class_index, batch.sent.mean, batch.assumed)
         recalibrated = self._recalibrated(batch, slices)
         self.latest[header.stream] = recalibrated
         examined = recalibrated.marked(examined)
@@ -347,13 +372,13 @@ class Pipeline:
         remember = partial(
             self._remember, stream, frame, examined, recalibrated, of_classes.made, tracks, why_not
         )
-        self._answered = remember, stream, frame.detections.n, arrival_ns
+        self._answered.append(Answered(stream, frame.detections.n, arrival_ns, remember))
         return answer
 
     def _recalibrated(self, batch: FrameBatch, slices: IntArray) -> Recalibrated:
         """Recalibrates the usable detections of a frame; failed ones stay as they were sent."""
         selection, chains = self.recalibrators.selection, self.slices.chains
-        made = sent = Estimates(batch.mean, batch.covariance, batch.diagonal, batch.score)
+        made = sent = batch.sent
         observes = self.config.recalibration.mode is Mode.OBSERVE
         why, sound = Reason.OBSERVE_MODE if observes else Reason.NONE, np.zeros(slices.size, bool)
         bare, missing = batch.assumed, None
@@ -489,7 +514,7 @@ class Pipeline:
         if slices.size:
             # One class has no entropy.
             opinions = batch.probabilities if len(stream.header.classes) > 1 else None
-            rows = batch.space, slices, batch.mean, batch.roots, opinions, stamp_ns
+            rows = batch.space, slices, batch.sent.mean, batch.roots, opinions, stamp_ns
             for part in by_space(PredictedRows(*rows), batch.assumed):
                 self.live.count(part)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from monitor.frames.status import Counters
-from monitor.wire.messages import Event, EventContent, Health
+from monitor.wire.values import Event, EventContent, Health
 
 log = logging.getLogger(__name__)
 
@@ -117,6 +117,30 @@ class WallClock:
         most = int(SLEW * elapsed)
         self._usual_ns += max(-most, min(most, off))
         return None
+
+
+@dataclass(slots=True)
+class Collections:
+    """Says when to look for garbage among all objects, which holds up frames for some time.
+
+    idle_seconds, busy_seconds  s between two times, while no frames come and while some do
+    """
+
+    idle_seconds: float = 60.0
+    busy_seconds: float = 900.0
+    _last: float | None = None
+
+    def due(self, now: float, *, idle: bool) -> bool:
+        """Tells whether it is time, which it is once.
+
+        now  s of a clock that never moves back
+        """
+        if self._last is None:
+            self._last = now
+        if now - self._last < (self.idle_seconds if idle else self.busy_seconds):
+            return False
+        self._last = now
+        return True
 
 
 class contained:  # noqa: N801  # it reads as a statement

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from monitor.frames.detections import Limits
-from monitor.frames.slices import CLASS_PROBABILITIES, SliceTable
+from monitor.frames.slices import CLASS_PROBABILITIES, Chain, SliceTable
 from monitor.pipeline.recalibrators import Recalibrators
+from monitor.promotion.decisions import Decision
 from monitor.promotion.fits import (
     FitJob,
     FrameSample,
@@ -21,13 +22,7 @@ from monitor.promotion.fits import (
     latest_alike,
     looks_healthy,
 )
-from monitor.promotion.records import (
-    Decision,
-    FitSettings,
-    PolicySettings,
-    PromotionSettings,
-    TrackSettings,
-)
+from monitor.promotion.records import FitSettings, PolicySettings, PromotionSettings, TrackSettings
 from monitor.promotion.register import Register
 from monitor.promotion.tracks import (
     MOST_WAITING,
@@ -40,7 +35,7 @@ from monitor.promotion.tracks import (
 )
 from monitor.recalibration.class_probabilities import ClassIdentity
 from monitor.recalibration.recalibrator import Identity
-from monitor.recalibration.selection import AnyMethod, AnySelection, Chain
+from monitor.recalibration.selection import AnyMethod, AnySelection
 
 TracksBySlice = dict[int, list[AnyTrack]]
 

@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 
 from monitor.config import Config
 from monitor.frames.frame import MatchedClasses, MatchedRows, PredictedRows
-from monitor.frames.slices import ClassSliceTable, SliceBy, SliceTable
+from monitor.frames.slices import ClassSliceTable, SliceTable
 from monitor.frames.space import Space
+from monitor.frames.words import SliceBy
 from monitor.statistics.bins import ExportEdges, SliceBins
 from monitor.statistics.folding import (
     ClassAccumulator,
@@ -179,6 +180,14 @@ class LiveStatistics:
         return self.accumulator, self.classes, self.predicted
 
     # ---- reading
+
+    def catch_up(self, *, everything: bool) -> Generator[None, None, None]:
+        """Folds what waits, so that it does not pile up while nobody reads; in steps.
+
+        everything  False: labelled detections alone; of all detections, many are cheaper at once
+        """
+        some = self._accumulators if everything else (self.accumulator, self.classes)
+        yield from self._up_to_now(*some)
 
     def in_steps(self, level: int | None = None) -> Generator[None, None, SlicesRead]:
         """Reads every slice in a window (None: since epoch), then a total of each space.

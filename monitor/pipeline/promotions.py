@@ -13,29 +13,27 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 
 from monitor.drift.alarms import AlarmChange, AlarmReason
-from monitor.frames.slices import CLASS_PROBABILITIES, is_bare_chain
+from monitor.frames.slices import CLASS_PROBABILITIES, Chain, is_bare_chain
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.housekeeping import contained
 from monitor.pipeline.learning import CLASS_CHAIN, LabelledTracks, TracksToFit
 from monitor.pipeline.recalibrators import Kind, NothingToRollBack, Recalibrators
+from monitor.promotion.decisions import Decision, stepped
 from monitor.promotion.fits import FitOutcome
 from monitor.promotion.records import (
     SWAPS,
-    Decision,
     Factor,
     Happened,
     Record,
     SliceFitted,
     TrialStanding,
     TrialState,
-    stepped,
 )
 from monitor.recalibration.recalibrator import Recalibrator
 from monitor.recalibration.selection import (
     CLASS_IDENTITY,
     AnyMethod,
     AnySelection,
-    Chain,
     ClassSelection,
     Selection,
 )

@@ -18,17 +18,18 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from monitor.config import Config, InvalidConfiguration, Mode
+from monitor.config import Config, InvalidConfiguration
 from monitor.frames.cholesky import add_up
 from monitor.frames.classes import are_probabilities
 from monitor.frames.detections import Estimates, Examined, FrameBatch, Reason
 from monitor.frames.frame import AnswerExtras, Header, UncertainBy
 from monitor.frames.reasons import Notice
-from monitor.frames.slices import RangeBuckets, SliceTable
+from monitor.frames.slices import Chain, RangeBuckets, SliceTable
 from monitor.frames.space import BoolArray, FloatArray, IntArray, read_only
 from monitor.frames.status import Counters
+from monitor.frames.words import Mode
 from monitor.pipeline.housekeeping import contained
-from monitor.promotion.records import KnownRecalibrator
+from monitor.promotion.decisions import KnownRecalibrator
 from monitor.recalibration.class_probabilities import from_probabilities
 from monitor.recalibration.recalibrator import (
     InvalidRecalibrator,
@@ -40,7 +41,6 @@ from monitor.recalibration.selection import (
     CLASS_IDENTITY,
     IDENTITY,
     AnySelection,
-    Chain,
     ClassSelection,
     Selection,
 )
@@ -367,8 +367,7 @@ class Recalibrated:
         n, k = self.sent.mean.shape
         if self.selection.outputs <= {Output.GAUSSIAN, Output.ESTIMATED}:
             # Gaussian methods give the normal distribution of the estimates that are here already.
-            variance = np.diagonal(self.made.covariance, axis1=1, axis2=2)
-            marginals: Marginals = NormalMarginals(self.made.mean, np.sqrt(variance))
+            marginals: Marginals = NormalMarginals(self.made.mean, self.made.deviation)
         else:
             marginals = self.selection.marginals(self.sent, self.slices, self.chains)
         values = marginals.quantiles(np.array(levels))

@@ -17,6 +17,7 @@ import numpy as np
 
 from monitor.frames.detections import Limits
 from monitor.frames.space import FloatArray, Space
+from monitor.frames.words import Objective
 from monitor.promotion.records import FitSettings, PolicySettings, TrackSettings
 from monitor.promotion.scored import ClassTrackRows, TrackRows, rows_of
 from monitor.promotion.tracks import AnyTrack
@@ -38,7 +39,7 @@ from monitor.recalibration.fitting import (
 )
 from monitor.recalibration.mean_correction import fit_offset, less_offset, refuses, with_offset
 from monitor.recalibration.recalibrator import Recalibrator, UnfitData, fault_of
-from monitor.recalibration.scaling import CovarianceScaling, Objective, Prior, VarianceScaling
+from monitor.recalibration.scaling import CovarianceScaling, Prior, VarianceScaling
 from monitor.recalibration.selection import AnyMethod
 from monitor.statistics.observations import measure
 
@@ -201,8 +202,9 @@ class Reservoir:
         """Adds tracks; in each slice the oldest make room."""
         for track in tracks:
             self._kept[track.slice].append(track)
-            self._came[track.slice] += 1
-            self.keep_newest(track.slice, self.settings.most_tracks)
+        for slice, count in Counter([track.slice for track in tracks]).items():
+            self._came[slice] += count
+            self.keep_newest(slice, self.settings.most_tracks)
 
     def slices(self) -> tuple[int, ...]:
         """Lists the indices of slices with tracks, ascending."""

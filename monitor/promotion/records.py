@@ -1,20 +1,18 @@
-"""Values that promotion shares with its owner: settings, records, standings, decisions.
+"""Values that promotion shares with its owner: settings, records, standings.
 
 Settings say when to fit, what to prove and what acts by itself. Records are audited, told to those
-who watch, and counted. Decisions of the register are carried out, recorded and told by its owner.
+who watch, and counted.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from monitor.frames.marks import Count, CountFrom1, MaybeNan, Nanoseconds, Positive
-from monitor.frames.slices import CLASS_PROBABILITIES, RangeBuckets, is_bare_chain
-from monitor.recalibration.class_probabilities import ClassIdentity
-from monitor.recalibration.recalibrator import Document, Identity, Recalibrator
-from monitor.recalibration.scaling import Objective
-from monitor.recalibration.selection import IDENTITY, AnyMethod, AnySelection, Chain, Selection
+from monitor.frames.slices import CLASS_PROBABILITIES, Chain, is_bare_chain
+from monitor.frames.words import Objective
+from monitor.recalibration.methods import IDENTITY, IDENTITY_OF_CLASSES
 
 
 class Verdict(StrEnum):
@@ -25,14 +23,6 @@ class Verdict(StrEnum):
     WORSE = "worse"
     OVER = "over"  # nothing is proven, and its time is over
     UNSOUND = "unsound"  # it has failed, or made what cannot be forwarded
-
-
-@dataclass(frozen=True, slots=True)
-class KnownRecalibrator:
-    """A recalibrator that the sidecar knows; promoted where it is active."""
-
-    selection: AnySelection
-    promoted: bool
 
 
 class PromotionMode(StrEnum):
@@ -144,7 +134,7 @@ class FitSettings:
         """Tells whether a slice is not fitted by itself."""
         if chain == (CLASS_PROBABILITIES,):
             return self.leaves_classes
-        return is_bare_chain(chain) and self.missing_method == Identity.method
+        return is_bare_chain(chain) and self.missing_method == IDENTITY
 
     def fewest(self, chain: Chain) -> int:
         """Returns the tracks that a fit of a slice takes: more where it estimates covariances."""
@@ -153,7 +143,7 @@ class FitSettings:
     @property
     def leaves_classes(self) -> bool:
         """Tells whether class probabilities are not fitted."""
-        return self.class_method == ClassIdentity.method
+        return self.class_method == IDENTITY_OF_CLASSES
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,68 +280,3 @@ class SliceFitted:
     tracks: int
     detections: int
     factors: tuple[Factor, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """A decision of the register about one slice.
-
-    dimensions    names of the dimensions, or of the classes
-    recalibrator  the one it is about; to be made active where `what` is one of SWAPS
-    reason        in words
-    verdict       on a candidate that is discarded
-    waited        the candidate was proven before, and waited for approval
-    keep          at a rollback: how many of the newest tracks came since the recalibrator that
-                  comes back is better
-    """
-
-    what: Happened
-    chain: Chain
-    dimensions: tuple[str, ...]
-    recalibrator: AnyMethod
-    reason: str
-    evidence: Evidence | None = None
-    factors: tuple[Factor, ...] = ()
-    verdict: Verdict | None = None
-    waited: bool = False
-    keep: int | None = None
-
-    @property
-    def slice(self) -> str:
-        """Name of the slice."""
-        return self.chain[0]
-
-
-def stepped(
-    selection: Selection,
-    dimensions: tuple[str, ...],
-    chain: Chain,
-    recalibrator: Recalibrator,
-    ranges: RangeBuckets | None = None,
-    notes: Document | None = None,
-) -> Selection:
-    """Gives the finest slice of a chain another recalibrator; all other slices keep theirs.
-
-    Where a slice would get the identity anyway, it has none of its own: so a rollback to the
-    identity gives the very version that was left.
-
-    dimensions  of the slice, for a selection that has none
-    ranges      the buckets that slices are named after, where they are
-    notes       for people
-    """
-    by_slice = {name: one for name, one in selection.by_slice.items() if name != chain[0]}
-    bases = {name: one for name, one in selection.bases.items() if name != chain[0]}
-    bare = replace(selection, by_slice=by_slice, bases=bases)
-    at_home = isinstance(recalibrator, Identity)
-    if not (at_home and isinstance(bare.of(chain), Identity)):
-        by_slice = {**by_slice, chain[0]: recalibrator}
-    untouched = not by_slice and selection.rejection is None
-    if untouched and isinstance(selection.fallback, Identity):
-        return IDENTITY
-    return replace(
-        bare,
-        by_slice=by_slice,
-        dimensions=selection.dimensions or dimensions,
-        ranges=selection.ranges or ranges,
-        fitted_on=notes if notes is not None else selection.fitted_on,
-    )

@@ -16,10 +16,11 @@ from annotated_types import Ge
 
 from monitor.frames.detections import Limits
 from monitor.frames.marks import Share
+from monitor.frames.slices import Chain
 from monitor.frames.space import FloatArray
+from monitor.promotion.decisions import Decision
 from monitor.promotion.records import (
     SWAPS,
-    Decision,
     Evidence,
     Factor,
     Happened,
@@ -40,7 +41,7 @@ from monitor.promotion.trial import (
 )
 from monitor.recalibration.recalibrator import FactorOnDeviation, RecalibratorForm
 from monitor.recalibration.scaling import AdaptiveScaling, followed
-from monitor.recalibration.selection import AnyMethod, Chain
+from monitor.recalibration.selection import AnyMethod
 
 # Share of late labels that is left out: a fit, too, takes the 95 % quantile of delays.
 _MOST_LATE = 0.05
@@ -192,7 +193,7 @@ class Follower:
         if any(in_time):
             rows = rows_of(list(compress(tracks, in_time)))
             error = rows.space.error(rows.truth, rows.sent.mean)
-            variance = np.diagonal(rows.sent.covariance, axis1=1, axis2=2)
+            variance = rows.sent.variance
             ended_s = np.array([track.ended_ns for track in compress(tracks, in_time)]) / 1e9
             nees = rows.means(np.square(error) / variance)
             votes = np.minimum(1.0, rows.counts / self.full)
@@ -330,7 +331,7 @@ class Register:
         returns       the decisions, and the tracks after those that decided: to be taken again once
                       the decisions are carried out
         """
-        for i in range(0, len(tracks), _AT_ONCE):
+        for i in range(0, len(tracks) if self._asks(chain, champion_now()) else 0, _AT_ONCE):
             some, rest = tracks[i : i + _AT_ONCE], list(tracks[i + _AT_ONCE :])
             decisions: list[Decision] = []
             for say in (self._guarded, self._tried, self._followed):
@@ -348,6 +349,11 @@ class Register:
                     for one in decisions
                 ], rest
         return [], []
+
+    def _asks(self, chain: Chain, champion: AnyMethod) -> bool:
+        """Says whether tracks of a slice may decide anything."""
+        waiting = self.befores, self.guards, self.on_trial
+        return isinstance(champion, AdaptiveScaling) or any(chain[0] in one for one in waiting)
 
     def _guarded(
         self, chain: Chain, champion: AnyMethod, tracks: Sequence[AnyTrack]

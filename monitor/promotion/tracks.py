@@ -11,7 +11,7 @@ from collections import OrderedDict, deque
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import islice
+from itertools import groupby, islice
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -33,7 +33,7 @@ _LATEST_OF = 16
 _SILENT_AFTER = 4096
 
 # Work between two yields: rows and frames taken in, open tracks looked at, tracks made whole.
-_ROWS, _FRAMES, _LOOKED_AT, _MADE = 256, 64, 1024, 16
+_ROWS, _FRAMES, _LOOKED_AT, _MADE = 1024, 64, 2048, 32
 
 # Tracks that were whole, or left out, and are still known when more comes of them.
 _REMEMBERED = 65536
@@ -304,6 +304,7 @@ class OpenTrack:
     first_ns   event time of its earliest row; of a block, its beginning
     latest_ns  event time of its latest row
     idle_ns    it is over when no row came for longer
+    longest_ns after its first row it is over
     rows       packed: every stride-th of those that were seen
     """
 
@@ -313,25 +314,31 @@ class OpenTrack:
     first_ns: int
     latest_ns: int
     idle_ns: int
+    longest_ns: int
     delay_ns: int = 0
     seen: int = 0
     stride: int = 1
     rows: list[bytes] = field(default_factory=list)
+    # It goes on from the one time of its source up to before the other.
+    from_ns: int = field(init=False)
+    until_ns: int = field(init=False)
 
-    def over(self, now_ns: int, longest_ns: int) -> bool:
-        """Tells whether it is whole at a time of its source, or that was set back before it."""
-        return (
-            now_ns - self.latest_ns > self.idle_ns
-            or now_ns - self.first_ns >= longest_ns
-            or self.first_ns - now_ns > longest_ns + self.idle_ns
-        )
+    def __post_init__(self) -> None:
+        self._reach()
+
+    def _reach(self) -> None:
+        # A clock may have been set back to before its first row.
+        self.from_ns = self.first_ns - self.longest_ns - self.idle_ns
+        self.until_ns = min(self.latest_ns + self.idle_ns + 1, self.first_ns + self.longest_ns)
 
     def take(self, stamp_ns: int, delay_ns: int, row: bytes, most: int) -> None:
         """Takes in a row, in any order; at most 2 × most are kept, evenly spread."""
         if stamp_ns > self.latest_ns:
             self.latest_ns = stamp_ns
+            self._reach()
         elif stamp_ns < self.first_ns:
             self.first_ns = stamp_ns
+            self._reach()
         if delay_ns > self.delay_ns:
             self.delay_ns = delay_ns
         if self.seen % self.stride == 0:
@@ -342,21 +349,36 @@ class OpenTrack:
             self.rows.append(row)
         self.seen += 1
 
-    def whole(self, most: int) -> AnyTrack:
-        """Makes the track of its rows so far: by stamp, at most so many, evenly spread."""
-        rows = np.frombuffer(b"".join(self.rows), row_layout(self.kind))
-        order = np.argsort(rows["stamp_ns"], kind="stable")
-        if order.size > most:
-            order = order[np.linspace(0, order.size - 1, most).round().astype(np.int64)]
-        rows = rows[order]
-        columns = {name: rows[name].copy() for name in rows.dtype.names or ()}
-        rest = columns["stamp_ns"], self.delay_ns, self.source
-        if isinstance(self.kind, ClassKind):
-            opinions, label = columns["probabilities"], columns["label"]
-            return ClassTrack(self.kind, self.slice, opinions, label, *rest)
-        names = "mean", "covariance", "diagonal", "score"
-        sent = Estimates(*(columns[name] for name in names))
-        return WholeTrack(self.kind, self.slice, sent, columns["truth"], *rest)
+
+def whole_tracks(units: Sequence[OpenTrack], most: int) -> Iterator[AnyTrack]:
+    """Makes the tracks of the rows of some units of one kind, of one slice, so far.
+
+    Rows are by stamp, at most so many, evenly spread.
+    """
+    layout = row_layout(units[0].kind)
+    rows = np.frombuffer(b"".join([row for unit in units for row in unit.rows]), layout)
+    names = layout.names or ()
+    columns = [np.ascontiguousarray(rows[name]) for name in names]
+    end = 0
+    for unit in units:
+        start, end = end, end + len(unit.rows)
+        own = [column[start:end] for column in columns]
+        stamps = own[0]
+        many = end - start > most
+        if many or (stamps[1:] < stamps[:-1]).any():
+            order = np.argsort(stamps, kind="stable")
+            if many:
+                order = order[np.linspace(0, order.size - 1, most).round().astype(np.int64)]
+            own = [column[order] for column in own]
+        if isinstance(unit.kind, ClassKind):
+            stamps, opinions, label = own
+            yield ClassTrack(
+                unit.kind, unit.slice, opinions, label, stamps, unit.delay_ns, unit.source
+            )
+        else:
+            stamps, mean, covariance, truth, diagonal, score = own
+            sent = Estimates(mean, covariance, diagonal, score)
+            yield WholeTrack(unit.kind, unit.slice, sent, truth, stamps, unit.delay_ns, unit.source)
 
 
 @dataclass(slots=True)
@@ -388,6 +410,8 @@ class OpenTracks:
     # of which more comes go to the end.
     _known: OrderedDict[int, tuple[int, int]] = field(default_factory=OrderedDict)
     _ended: list[OpenTrack] = field(default_factory=list)
+    # Whether open tracks were looked at for the rows that are taken in.
+    _looked: bool = False
 
     def __post_init__(self) -> None:
         self._time = LabelledTime(self.settings.longest_ns + self.settings.idle_ns)
@@ -415,10 +439,13 @@ class OpenTracks:
         yield from self._end_those_over()
         tracks: list[AnyTrack] = []
         while self._ended:
-            # One after the other, since it also takes its time to let go of many rows.
-            tracks.append(self._ended.pop().whole(self.settings.rows_per_track))
-            if len(tracks) % _MADE == 0:
-                yield
+            # Some after the other, since it also takes its time to let go of many rows.
+            some = self._ended[: -_MADE - 1 : -1]
+            del self._ended[-_MADE:]
+            some.sort(key=lambda unit: (unit.kind.number, unit.slice))
+            for _, alike in groupby(some, lambda unit: (unit.kind, unit.slice)):
+                tracks += whole_tracks(list(alike), self.settings.rows_per_track)
+            yield
         tracks.sort(key=lambda track: track.ended_ns)
         return tracks
 
@@ -439,36 +466,54 @@ class OpenTracks:
             yield frames
 
     def _take(self, frames: Sequence[AnyLabelled]) -> None:
-        longest, most = self.settings.longest_ns, self.settings.rows_per_track
+        longest, most, known = (
+            self.settings.longest_ns,
+            self.settings.rows_per_track,
+            self._open.get,
+        )
         rows = iter(zip(_keys(frames, longest), packed_rows(frames), strict=True))
-        looked = False
+        self._looked = False
         for frame in frames:
             stamp, delay = frame.stamp_ns, frame.delay_ns
             now = self._time.see(frame.source, stamp)
             too_late = now - stamp >= longest
+            if too_late:
+                deque(islice(rows, frame.n), 0)
+                continue
             for place, (key, row) in enumerate(islice(rows, frame.n)):
-                if too_late:
-                    continue
-                unit = self._open.get(key)
-                if unit is not None and unit.over(now, longest):
-                    self._end(key, unit)
-                    unit = None
-                if unit is None:
-                    if self._counted(key, stamp):
+                unit = known(key)
+                if unit is None or not unit.from_ns <= now < unit.until_ns:
+                    unit = self._begun(key, unit, frame, place, now)
+                    if unit is None:
                         continue
-                    unit = self._unit(frame, place)
-                    if unit.over(now, longest):
-                        continue
-                    if len(self._open) >= self.settings.most_open and not looked:
-                        # Labels that come all at once: of many tracks most may be over by now.
-                        finished(self._end_those_over())
-                        looked = True
-                    if len(self._open) >= self.settings.most_open:
-                        self._remember(key, stamp, stamp)
-                        self.left_out += 1
-                        continue
-                    self._open[key] = unit
                 unit.take(stamp, delay, row, most)
+
+    def _begun(
+        self, key: int, before: OpenTrack | None, frame: AnyLabelled, place: int, now: int
+    ) -> OpenTrack | None:
+        """Begins a unit at a row of a frame, which is not taken in; None: the row is left out.
+
+        before  the unit of this key, which is over
+        """
+        stamp = frame.stamp_ns
+        if before is not None:
+            self._end(key, before)
+        if self._counted(key, stamp):
+            return None
+        unit = self._unit(frame, place)
+        if not unit.from_ns <= now < unit.until_ns:
+            return None
+        most = self.settings.most_open
+        if len(self._open) >= most and not self._looked:
+            # Labels that come all at once: of many tracks most may be over by now.
+            finished(self._end_those_over())
+            self._looked = True
+        if len(self._open) >= most:
+            self._remember(key, stamp, stamp)
+            self.left_out += 1
+            return None
+        self._open[key] = unit
+        return unit
 
     def _unit(self, frame: AnyLabelled, place: int) -> OpenTrack:
         """Begins a unit at a row of a frame, which is not taken in."""
@@ -476,13 +521,14 @@ class OpenTracks:
         first, idle = stamp, self.settings.idle_ns
         if frame.tracks is None or not frame.tracks.known[place]:
             first, idle = stamp // longest * longest, longest
-        return OpenTrack(frame.kind, int(frame.slices[place]), frame.source, first, stamp, idle)
+        slice = int(frame.slices[place])
+        return OpenTrack(frame.kind, slice, frame.source, first, stamp, idle, longest)
 
     def _end_those_over(self) -> Generator[None, None, None]:
         now = self._time.by_source()
         for number, (key, unit) in enumerate(list(self._open.items()), 1):
             at = now.get(unit.source)
-            if at is None or unit.over(at, self.settings.longest_ns):
+            if at is None or not unit.from_ns <= at < unit.until_ns:
                 self._end(key, unit)
             if number % _LOOKED_AT == 0:
                 yield

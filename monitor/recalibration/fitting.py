@@ -7,20 +7,19 @@ same names: see chain_of.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from monitor.frames.slices import LEVELS, RangeBuckets, SliceBy, chain_of
-from monitor.frames.space import IntArray
+from monitor.frames.slices import RangeBuckets
+from monitor.frames.words import Axes, FullInput, Objective
 from monitor.recalibration import binned, class_probabilities, class_scaling, quantiles, scaling
 from monitor.recalibration.class_probabilities import ClassIdentity, ClassRecalibrator, ClassRows
 from monitor.recalibration.estimated import regression, residual
-from monitor.recalibration.estimated.covariates import Axes
 from monitor.recalibration.fit_rows import Evidence, FitRows, unlike
 from monitor.recalibration.mean_correction import fit_offset, less_offset, parts_of, with_offset
+from monitor.recalibration.methods import TIME_CONSTANT_S
+from monitor.recalibration.parts import FitSlice
 from monitor.recalibration.processes import beta, beta_fit, cauchy, normal
 from monitor.recalibration.recalibrator import (
     Basis,
@@ -30,14 +29,11 @@ from monitor.recalibration.recalibrator import (
     Recalibrator,
     UnfitData,
 )
-from monitor.recalibration.scaling import TIME_CONSTANT_S, Clamp, FullInput, Objective, Prior
-from monitor.recalibration.selection import Chain, Selection
+from monitor.recalibration.scaling import Clamp, Prior
+from monitor.recalibration.selection import Selection
 
 # The name of the widest fit, of all rows, where another leans on it.
 WHOLE = "fallback"
-
-# In the order of chain_of.
-_PARTS = (SliceBy.STREAM, SliceBy.CLASS, SliceBy.RANGE)
 
 # The fit that a scaling is drawn towards: an earlier one, or that of a wider slice.
 Towards = Prior[Any]
@@ -45,75 +41,6 @@ Fit = Callable[[Any, Towards | None], Recalibrator]
 
 # A prior that counts for less moves a slice of one track by a thousandth of the difference.
 _NO_PRIOR = 1e-3
-
-
-@dataclass(frozen=True, slots=True)
-class FitSlice:
-    """Rows that may have a recalibrator of their own.
-
-    rows   (n,) row numbers
-    wider  names of the wider slices it lies in, finest first
-    """
-
-    name: str
-    rows: IntArray
-    wider: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """Streams, classes and range buckets that N rows are told apart by.
-
-    names  of all streams, classes and range buckets; '' where a row has none
-    index  (N,) which of them each row has
-    """
-
-    names: Mapping[SliceBy, tuple[str, ...]]
-    index: Mapping[SliceBy, IntArray]
-
-    def chains(self) -> tuple[IntArray, tuple[Chain, ...]]:
-        """Finds the finest slice of each row, (N,), and the chain of names of each slice."""
-        slices, named = self._told_apart(_PARTS)
-        return slices, tuple(chain_of(*row) for row in named)
-
-    def slices(self, by: Collection[SliceBy]) -> tuple[FitSlice, ...]:
-        """Lists all slices of the rows that these tell apart, and those they lie in; widest first.
-
-        Ranges alone are no slices where classes are told apart: the hierarchy is class × range,
-        class, stream, all.
-
-        raises  UnfitData where two slices have one name
-        """
-        found: dict[str, FitSlice] = {}
-        for level in reversed(LEVELS):
-            of_ranges = SliceBy.RANGE in level and SliceBy.CLASS not in level
-            if not set(level) <= set(by) or (SliceBy.CLASS in by and of_ranges):
-                continue
-            index, named = self._told_apart(level)
-            for i, row in enumerate(named):
-                if sum(map(bool, row)) < len(level):
-                    continue  # of no class, say: such rows are the wider slice's only
-                name, *wider = chain_of(*row)
-                if name in found:
-                    raise UnfitData(
-                        f"two slices are called '{name}': streams, classes and ranges need names "
-                        "that differ, joined by a slash too. Rename one of them."
-                    )
-                found[name] = FitSlice(name, np.flatnonzero(index == i), tuple(wider))
-        return tuple(found.values())
-
-    def _told_apart(
-        self, level: tuple[SliceBy, ...]
-    ) -> tuple[IntArray, list[tuple[str, str, str]]]:
-        """Finds the slice of each row at one level, (N,); and stream, class and range of each."""
-        shape = tuple(len(self.names[part]) for part in level)
-        codes = np.ravel_multi_index(tuple(self.index[part] for part in level), shape)
-        found, slices = np.unique(codes, return_inverse=True)
-        named = []
-        for places in zip(*np.unravel_index(found, shape), strict=True):
-            row = {part: self.names[part][i] for part, i in zip(level, places, strict=True)}
-            named.append(tuple(row.get(part, "") for part in _PARTS))
-        return slices, named
 
 
 @dataclass(frozen=True, slots=True)

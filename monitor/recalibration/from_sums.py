@@ -14,11 +14,13 @@ import numpy as np
 
 from monitor.frames.cholesky import factorise, positive_definite
 from monitor.frames.detections import Estimates
-from monitor.frames.slices import ALL, RangeBuckets, SliceBy, unmarked
+from monitor.frames.slices import ALL, RangeBuckets, unmarked
 from monitor.frames.space import BoolArray, IntArray, Space, unpacked_covariances
+from monitor.frames.words import SliceBy
 from monitor.recalibration.estimated.regression import CovarianceRegression
 from monitor.recalibration.fit_rows import Evidence, FitRows, FitSums
-from monitor.recalibration.fitting import FITTINGS, FitSlice, Parts
+from monitor.recalibration.fitting import FITTINGS
+from monitor.recalibration.parts import FitSlice, Parts
 from monitor.recalibration.recalibrator import UnfitData
 from monitor.recalibration.scaling import AdaptiveScaling
 from monitor.statistics.clusters import ALONE

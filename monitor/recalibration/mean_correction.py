@@ -99,7 +99,7 @@ class MeanCorrection(Recalibrator):
         return self.recalibrator.marginals(self._moved(estimates))
 
     def _moved(self, estimates: Estimates) -> Estimates:
-        return replace(estimates, mean=estimates.mean + np.array(self.offset))
+        return estimates.moved(estimates.mean + np.array(self.offset))
 
 
 def with_offset(offset: FloatArray, recalibrator: Recalibrator) -> Recalibrator:
@@ -169,7 +169,7 @@ def less_offset(rows: FitRows, offset: FloatArray) -> FitRows:
         return rows
     error = rows.error - offset
     rows.space.wrap(error)
-    moved = replace(rows.estimates, mean=rows.estimates.mean + offset)
+    moved = rows.estimates.moved(rows.estimates.mean + offset)
     return replace(rows, estimates=moved, error=error)
 
 

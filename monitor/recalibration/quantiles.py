@@ -328,7 +328,7 @@ class IsotonicQuantiles(PerDimension):
         shift, variance = self.moments
         mean = estimates.mean + estimates.deviation * shift
         made = estimates.rescaled(np.sqrt(variance))
-        return Estimates(mean, made.covariance, estimates.diagonal)
+        return made.moved(mean)
 
     def marginals(self, estimates: Estimates) -> QuantileMarginals:
         """The recalibrated distributions themselves."""

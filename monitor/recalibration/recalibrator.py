@@ -343,14 +343,11 @@ def sound_rows(sent: Estimates, made: Estimates, limits: Limits, *, definite: bo
         return np.ones(n, bool)
     if made.shapes != sent.shapes:
         return np.zeros(n, bool)
-    variance = np.diagonal(made.covariance, axis1=1, axis2=2)
-    # A sum is finite only if all of it is, and quicker to look at.
-    with np.errstate(invalid="ignore", over="ignore"):
-        finite = np.isfinite(made.covariance.sum()) and np.isfinite(made.mean.sum())
+    variance = made.variance
     least, most = limits.smallest_deviation**2, limits.largest_deviation**2
     if (
         definite
-        and finite
+        and made.finite
         and variance.min(initial=np.inf) >= least
         and variance.max(initial=0.0) <= most
     ):
@@ -361,7 +358,7 @@ def sound_rows(sent: Estimates, made: Estimates, limits: Limits, *, definite: bo
 
 def _faults(made: Estimates, limits: Limits) -> tuple[tuple[BoolArray, str], ...]:
     """Finds rows with each fault, (n,), and names it."""
-    variance = np.diagonal(made.covariance, axis1=1, axis2=2)
+    variance = made.variance
     least, most = limits.smallest_deviation, limits.largest_deviation
     below, any_in = (variance > 0) & (variance < least**2), np.logical_or.reduce
     return (

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from math import exp, inf
 from typing import Annotated, ClassVar, Generic, TypeVar
 
@@ -31,7 +30,9 @@ from scipy.special import gammainc
 from monitor.frames.detections import Estimates
 from monitor.frames.marks import NotNegative, Positive
 from monitor.frames.space import BoolArray, FloatArray
+from monitor.frames.words import FullInput, Objective
 from monitor.recalibration.fit_rows import FitRows, check_errors, numbered_objects, prepared
+from monitor.recalibration.methods import LARGEST_FACTOR, LEAST_FACTOR, TIME_CONSTANT_S
 from monitor.recalibration.recalibrator import (
     Factors,
     Moments,
@@ -54,21 +55,6 @@ _ONE_BIN = BinCut(1)
 
 # Quantile: the central interval whose coverage is matched.
 QUANTILE_LEVEL = 0.6827
-
-
-class Objective(StrEnum):
-    """Conditions that a scale can be fitted to satisfy."""
-
-    MEAN = "mean"  # mean NEES = 1: maximum likelihood
-    WINSORISED_MEAN = "winsorised-mean"  # mean of NEES cut at its 99 % point, as if calibrated
-    QUANTILE = "quantile"  # 68 % of errors within one σ
-
-
-class FullInput(StrEnum):
-    """Ways to recalibrate a full covariance."""
-
-    SCALE = "scale"  # S Σ S: the detector's correlations stay as they are
-    WHITEN = "whiten"  # L A Lᵀ, Σ = L Lᵀ: errors that still correlate after whitening are corrected
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +94,8 @@ class Clamp:
     the detector: see reached().
     """
 
-    lowest: float = 1e-3
-    highest: float = 1e3
+    lowest: float = LEAST_FACTOR
+    highest: float = LARGEST_FACTOR
 
     def __post_init__(self) -> None:
         if not 0 < self.lowest <= self.highest < float("inf"):
@@ -369,9 +355,6 @@ _SET_BACK = 10.0
 
 # Limits of documents: sums beyond are no sums over tracks, and their quotients would overflow.
 _MOST_TRACKS, _LARGEST_SUM = 1e15, 1e30
-
-# Long against labels that come seconds late, and short against a drive.
-TIME_CONSTANT_S = 60.0
 
 # Tracks that "nothing is wrong" counts for where there is no other prior.
 PRIOR_TRACKS = 3.0

@@ -21,7 +21,7 @@ from typing import Annotated
 import numpy as np
 
 from monitor.frames.detections import Estimates
-from monitor.frames.slices import RangeBuckets, is_bare_chain
+from monitor.frames.slices import Chain, RangeBuckets, is_bare_chain
 from monitor.frames.space import FloatArray, IntArray, Space
 from monitor.recalibration.binned import HistogramBinning, IsotonicStd
 from monitor.recalibration.class_probabilities import (
@@ -83,9 +83,6 @@ FittedRecalibrator = Annotated[
 ]
 FORMAT = "calibration-monitor/recalibrator/1"
 MOST_SELECTED = 4096
-
-# Names of the slice of a detection and of the wider ones it lies in, finest first.
-Chain = tuple[str, ...]
 
 # One object, so that rows it serves are shared out together.
 _IDENTITY = Identity()

@@ -23,7 +23,8 @@ from monitor.pipeline.promotions import Promotions
 from monitor.pipeline.recalibrators import NothingToRollBack
 from monitor.pipeline.shown import ShownState
 from monitor.pipeline.streams import Stream
-from monitor.promotion.records import KnownRecalibrator, SliceFitted
+from monitor.promotion.decisions import KnownRecalibrator
+from monitor.promotion.records import SliceFitted
 from monitor.recalibration.recalibrator import InvalidRecalibrator
 from monitor.recalibration.selection import (
     AnySelection,
@@ -43,7 +44,8 @@ from monitor.store.statistics_state import (
 from monitor.v1 import perception_monitor_pb2, status_pb2
 from monitor.v1 import recalibrator_admin_pb2 as admin_pb
 from monitor.v1 import statistics_state_pb2 as pb
-from monitor.wire.messages import listing, message_of, shown
+from monitor.wire.messages import listing, shown
+from monitor.wire.values import message_of
 
 # Of one import, as sent.
 MOST_IMPORT_BYTES = 2**28

@@ -2,9 +2,10 @@
 
 Nothing here knows what a method does.
 
-Messages are handled one at a time, first those of the stream that has used the least of the loop's
-time lately, so that a stream that sends too much delays only itself. Without turns the loop would
-answer a message of every such stream in one pass, and a punctual frame would wait for all of them.
+Messages are handled a few at a time, one of a stream, first those of the stream that has used the
+least of the loop's time lately, so that a stream that sends too much delays only itself. Without
+turns the loop would answer a message of every such stream in one pass, and a punctual frame would
+wait for all of them.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ import heapq
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError, Message
@@ -27,12 +28,13 @@ from monitor.recalibration.recalibrator import InvalidRecalibrator
 from monitor.statistics.bins import IncompatibleStatistics
 from monitor.store.state_definitions import InvalidState
 
-MONITOR = "monitor.v1.PerceptionMonitor"
-ADMIN = "monitor.v1.RecalibratorAdmin"
 BURST_SECONDS = 1.0
 
 # s in which half of a stream's share is forgotten.
 HALF_LIFE = 1.0
+
+# Messages that share a turn: a punctual frame waits for no more of them.
+MOST_TOGETHER = 8
 log = logging.getLogger(__name__)
 
 # Characters of a status: some names and documents are long.
@@ -81,20 +83,36 @@ class Share:
         self.at = now
 
 
+@dataclass(eq=False, slots=True)
+class Waiting:
+    """A stream that waits for its turn.
+
+    turn     ends with the answer to the message; with None where there is no message, but a turn
+    message  that may be answered together with those of other streams
+    """
+
+    share: Share
+    since: float
+    turn: asyncio.Future[Any]
+    message: object | None = None
+
+
 @dataclass(slots=True)
 class Turns:
     """Gives the streams of one loop their turns.
 
     A turn lasts until its stream waits for anything; between two turns the loop makes one pass, in
-    which everything else that is ready runs.
+    which everything else that is ready runs. Messages that wait together share a turn.
+
+    serve  answers them: it ends each `turn` that has not ended
     """
 
+    serve: Callable[[Sequence[Waiting]], None] = lambda _waiting: None
     clock: Callable[[], float] = time.monotonic
-    # By stream: the share it has used, its number of arrival, and since when it waits.
-    _waiting: list[tuple[float, int, float, Share, asyncio.Future[None]]] = field(
-        default_factory=list
-    )
+    # By stream: the share it has used, and its number of arrival.
+    _waiting: list[tuple[float, int, Waiting]] = field(default_factory=list)
     _came: int = 0
+    _soon: bool = False  # whether the next turn is given in the next pass of the loop
     _at: Share | None = None  # whose turn it is
     _since: float = 0.0
     _longest: float = 0.0
@@ -105,40 +123,69 @@ class Turns:
         A loop whose timers are punctual may be overloaded all the same.
         """
         now = self.clock()
-        waits = [now - since for _, _, since, _, turn in self._waiting if not turn.done()]
+        waits = [now - one.since for *_, one in self._waiting if not one.turn.done()]
         longest, self._longest = max([self._longest, *waits]), 0.0
         return longest
 
     async def take(self, share: Share) -> None:
         """Waits for a turn; returns at once if no stream has one."""
-        if self._at is None:
+        if self._soon:
+            await self._queue(share, None)
+        else:
             self._give(share)
-            return
-        turn = asyncio.get_running_loop().create_future()
+
+    async def answered(self, share: Share, message: object) -> Any:
+        """Waits for a turn, and returns what `serve` answered to a message in it."""
+        turn = self._queue(share, message)
+        self._call_next()
+        return await turn
+
+    def _queue(self, share: Share, message: object | None) -> asyncio.Future[Any]:
+        now, turn = self.clock(), asyncio.get_running_loop().create_future()
         self._came += 1
-        now = self.clock()
-        heapq.heappush(self._waiting, (share.by(now), self._came, now, share, turn))
-        await turn
-        self._longest = max(self._longest, self.clock() - now)
+        waiting = Waiting(share, now, turn, message)
+        heapq.heappush(self._waiting, (share.by(now), self._came, waiting))
+        return turn
+
+    def _call_next(self) -> None:
+        if not self._soon:
+            self._soon = True
+            asyncio.get_running_loop().call_soon(self._next)
 
     def _give(self, share: Share) -> None:
         self._at, self._since = share, self.clock()
-        asyncio.get_running_loop().call_soon(self._next)
+        self._call_next()
 
     def _next(self) -> None:
         """Ends the turn, a pass of the loop after it was given, and gives the next one."""
-        now = self.clock()
+        now, self._soon = self.clock(), False
         if self._at is not None:
             self._at.add(now, max(0.0, now - self._since))
         self._at = None
-        while self._waiting:
-            *_, share, turn = heapq.heappop(self._waiting)
-            # A stream that has ended meanwhile needs no turn.
-            if not turn.done():
-                turn.set_result(None)
-                # call_soon runs behind the stream that was just woken.
-                self._give(share)
-                return
+        together: list[Waiting] = []
+        while self._waiting and len(together) < MOST_TOGETHER:
+            one = self._waiting[0][-1]
+            alone = one.message is None
+            if one.turn.done():
+                # A stream that has ended meanwhile needs no turn.
+                heapq.heappop(self._waiting)
+            elif alone and together:
+                break
+            else:
+                heapq.heappop(self._waiting)
+                self._longest = max(self._longest, now - one.since)
+                if alone:
+                    one.turn.set_result(None)
+                    # call_soon runs behind the stream that was just woken.
+                    self._give(one.share)
+                    return
+                together.append(one)
+        if together:
+            self.serve(together)
+            ended = self.clock()
+            for one in together:
+                one.share.add(ended, max(0.0, ended - now) / len(together))
+            self._call_next()
 
 
 # Returns when all that has happened is on the disk, so that an answer survives a crash.

@@ -2,15 +2,15 @@
 
 Export bins are the only family that this file knows by its meaning. PromQL makes windows and fleets
 of them, from thousands of series of which only the numbers change: a sample costs 11 µs if
-prometheus_client writes it, 0.3 µs by a form that is made once. Export bins are written one slice
-at a time.
+prometheus_client writes it, 1 µs behind a name and labels that are written once, 0.3 µs by a form
+of many. Export bins are written one slice at a time.
 """
 
 from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from importlib.metadata import version
 from itertools import accumulate, pairwise, product
@@ -19,14 +19,10 @@ from typing import TypeAlias, cast
 
 import numpy as np
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client.core import HistogramMetricFamily, Metric
+from prometheus_client.utils import floatToGoString
 
-from monitor import __version__
+from monitor import __version__, native
 from monitor.frames.status import Histogram
 from monitor.statistics.bins import ExportEdges, SliceBins
 
@@ -217,7 +213,8 @@ HELP = {
     "the start.",
     "upload_interval_seconds": "Between two uploads, as configured.",
     # The sidecar as a program.
-    "build_info{version,revision,python,numpy,grpc,protobuf}": "Which build this is; always 1.",
+    "build_info{version,revision,python,numpy,grpc,protobuf,kernels}": "Which build this is; "
+    "always 1.",
     "configuration_reloads_total{outcome}": "Configurations that were read again (SIGHUP), by "
     "outcome.",
     "configuration_waiting_keys": "Keys of the configuration, as last read again, that only a "
@@ -246,6 +243,7 @@ def build() -> Mapping[str, str]:
         "revision": os.environ.get(REVISION_VARIABLE, "")[:64] or "unknown",
         "python": platform.python_version(),
         **{label: version(name) for label, name in _BUILT_ON.items()},
+        "kernels": native.NAME,
     }
 
 
@@ -267,12 +265,29 @@ def _text(family: Metric) -> str:
 
 def family(name: str, rows: Iterable[Row]) -> str:
     """Writes a family of counters, which are named `_total`, or of gauges."""
-    labels, text = _FAMILIES[name]
-    kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-    found = kind(f"calibration_{name}", text, labels=labels)
+    lines = [_head(name)]
     for *values, number in rows:
-        found.add_metric(values, number)
-    return _text(found)
+        lines += series(name, *values), _go(number), "\n"
+    return "".join(lines)
+
+
+# As Go writes numbers, which Prometheus is written in.
+_go = cast("Callable[[float], str]", floatToGoString)
+
+
+@lru_cache(maxsize=512)
+def _head(name: str) -> str:
+    text = _FAMILIES[name][1].replace("\\", r"\\").replace("\n", r"\n")
+    kind = "counter" if name.endswith("_total") else "gauge"
+    return f"# HELP calibration_{name} {text}\n# TYPE calibration_{name} {kind}\n"
+
+
+@lru_cache(maxsize=1 << 15)
+def series(name: str, *values: str) -> str:
+    """Writes the name of a series with its labels, sorted, and what stands before its number."""
+    pairs = sorted(zip(_FAMILIES[name][0], values, strict=True))
+    labels = ",".join(f'{label}="{value.translate(_QUOTED)}"' for label, value in pairs)
+    return f"calibration_{name}{{{labels}}} " if labels else f"calibration_{name} "
 
 
 def single(name: str, number: float) -> str:
@@ -297,8 +312,9 @@ def process() -> bytes:
     return "".join(map(_text, _PROCESS.collect())).encode()
 
 
-# In a label's value, for its quotes and for a form.
-_ESCAPED = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\"", "%": "%%"})
+# In a label's value, for its quotes; and for a form.
+_QUOTES = {"\\": r"\\", "\n": r"\n", '"': r"\""}
+_QUOTED, _ESCAPED = str.maketrans(_QUOTES), str.maketrans({**_QUOTES, "%": "%%"})
 
 
 @lru_cache(maxsize=512)
@@ -337,8 +353,7 @@ def bins(slices: tuple[SliceBins, ...], edges: ExportEdges) -> Iterator[str]:
     bounds = pairwise(("0", *(f"{edge:g}" for edge in edges.edges), "+Inf"))
     yield family("bin_info", ((str(i), *bound, 1.0) for i, bound in enumerate(bounds)))
     for name, array in _ARRAYS.items():
-        full = f"calibration_{name}"
-        yield f"# HELP {full} {_FAMILIES[name][1]}\n# TYPE {full} counter\n"
+        yield _head(name)
         for entry in slices:
             stages = tuple(stage for stage, _ in entry.stages)
             counted = np.array([getattr(totals, array) for _, totals in entry.stages])

@@ -8,7 +8,7 @@ import copy
 import dataclasses
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NoReturn, TypeAlias
 
@@ -41,6 +41,7 @@ from monitor.service.calls import (
     Settle,
     Share,
     Turns,
+    Waiting,
     parsed,
     refuse_call,
     send,
@@ -56,7 +57,7 @@ from monitor.wire.answers import (
     encode_process_response,
     encode_truth_response,
 )
-from monitor.wire.messages import message_of
+from monitor.wire.records import TailReader
 from monitor.wire.requests import (
     WireLimits,
     decode_process_frame_request,
@@ -64,6 +65,7 @@ from monitor.wire.requests import (
     decode_truth_request,
     detection_tail,
 )
+from monitor.wire.values import message_of
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +91,27 @@ class Session:
         self.writing_since = time.monotonic()
         await send(self.context, message)
         self.writing_since = None
+
+
+@dataclass(slots=True)
+class Source:
+    """One call of Process: its stream, once a header has come, and how many messages were answered.
+
+    tail  reads its detections
+    """
+
+    stream: Stream | None = None
+    index: int = 0
+    tail: TailReader = field(default_factory=detection_tail)
+
+
+@dataclass(slots=True)
+class Message:
+    """A message of Process; came: by the performance counter, in s."""
+
+    source: Source
+    data: bytes
+    came: float = field(default_factory=time.perf_counter)
 
 
 # Stream, number of the frame, and an answer that may have to wait for its sequence.
@@ -243,59 +266,99 @@ class Service:
     tracker: ExternalTracker | None = None
     reloads: Reloads = field(default_factory=Reloads)
     read_only: bool = False
-    turns: Turns = field(default_factory=Turns)
+    turns: Turns = field(init=False)
     _sessions: set[Session] = field(default_factory=set)
     calls_in_work: int = 0
     _started_ns: int = field(default_factory=time.time_ns)
     _draining: bool = False
 
+    def __post_init__(self) -> None:
+        self.turns = Turns(self.answer_together)
+
     # ---- the frame path
 
     async def process(self, _: object, context: Context) -> None:
         """PerceptionMonitor.Process."""
-        stream: Stream | None = None
-        tail, counters, index = detection_tail(), self.pipeline.counters, 0
-
-        async def answer(data: bytes, index: int) -> bytes:
-            nonlocal stream
-            began = time.perf_counter()
-            message = decode_process_request(data, self.limits, tail)
-            if isinstance(message, Header):
-                registered = self.pipeline.register(message)
-                if isinstance(registered, Refusal):
-                    self.pipeline.counters.frames_refused[registered.reason] += 1
-                    return encode_header_answer(message.stream, registered)
-                stream = registered
-                tracker = stream.tracker if stream.header.return_tracks else None
-                dimensions = () if tracker is None else tracker.dimensions
-                return encode_header_answer(message.stream, unit_notice(message.space), dimensions)
-            if isinstance(message, Refusal):
-                if message.reason is Reason.INVALID_HEADER:
-                    self.pipeline.counters.frames_refused[message.reason] += 1
-                    return encode_header_answer("", message)
-                return self._refuse(message, index)
-            if stream is None:
-                return self._refuse(_no_header("this stream"), index)
-            answered = await self._answered(stream, message, context)
-            result = encode_process_response(answered, index)
-            self.pipeline.counters.frame_seconds.observe(time.perf_counter() - began)
-            return result
-
+        source = Source()
         async with self._session(context) as session:
-            while (data := await self.next_message(session)) is not None:
-                try:
-                    reply = b""
-                    with contained(counters, log, "message %d of a stream was not answered", index):
-                        reply = await answer(data, index)
-                    # The stream lives, whatever failed.
-                    await session.write(reply or encode_process_response(APOLOGY, index))
-                    index += 1
-                finally:
-                    self._remember()
+            while (data := await self._read(session)) is not None:
+                message = Message(source, data)
+                reply = await self.turns.answered(session.share, message)
+                if isinstance(reply, FrameAnswer):
+                    reply = await self._tracked(message, reply, context)
+                source.index += 1
+                await session.write(reply)
 
-    def _refuse(self, refusal: Refusal, index: int) -> bytes:
-        self.pipeline.counters.frames_refused[refusal.reason] += 1
-        return encode_process_response(refusal, index)
+    def answer_together(self, waiting: Sequence[Waiting]) -> None:
+        """Answers messages of different streams; whatever fails, each gets an answer.
+
+        What the frames leave behind is remembered once the answers are on their way. A frame that
+        an external tracker gets is answered with a FrameAnswer, every other message in bytes.
+        """
+        framed: list[tuple[Waiting, Message, Stream, ReceivedFrame]] = []
+        for one in waiting:
+            assert isinstance(one.message, Message)
+            message, reply = one.message, b""
+            with self._contained(message):
+                decoded = decode_process_request(message.data, self.limits, message.source.tail)
+                stream = message.source.stream
+                if isinstance(decoded, ReceivedFrame) and stream is not None:
+                    framed.append((one, message, stream, decoded))
+                    continue
+                reply = self._replied(message.source, decoded)
+            one.turn.set_result(reply or self._apology(message))
+        frames = [(stream, frame) for *_, stream, frame in framed]
+        answers = self.pipeline.answer_all(frames, time.monotonic_ns())
+        for (one, message, *_), answer in zip(framed, answers, strict=True):
+            # A tracker, too, has gone on since a stale frame was captured.
+            if self.tracker is not None and not answer.stale:
+                one.turn.set_result(answer)
+            else:
+                one.turn.set_result(self._encoded(message, answer))
+        # call_soon runs behind the streams that were just woken, which write.
+        asyncio.get_running_loop().call_soon(self._remember, len(framed))
+
+    def _replied(self, source: Source, message: Header | ReceivedFrame | Refusal) -> bytes:
+        """Answers what is no frame of a stream that is known."""
+        if isinstance(message, Header):
+            registered = self.pipeline.register(message)
+            if isinstance(registered, Refusal):
+                self.pipeline.counters.frames_refused[registered.reason] += 1
+                return encode_header_answer(message.stream, registered)
+            source.stream = registered
+            tracker = registered.tracker if registered.header.return_tracks else None
+            dimensions = () if tracker is None else tracker.dimensions
+            return encode_header_answer(message.stream, unit_notice(message.space), dimensions)
+        if isinstance(message, ReceivedFrame):
+            message = _no_header("this stream")
+        elif message.reason is Reason.INVALID_HEADER:
+            self.pipeline.counters.frames_refused[message.reason] += 1
+            return encode_header_answer("", message)
+        self.pipeline.counters.frames_refused[message.reason] += 1
+        return encode_process_response(message, source.index)
+
+    def _encoded(self, message: Message, answer: FrameAnswer) -> bytes:
+        """Encodes the answer to a frame; if that fails, an apology."""
+        reply = b""
+        with self._contained(message):
+            reply = encode_process_response(answer, message.source.index)
+            self.pipeline.counters.frame_seconds.observe(time.perf_counter() - message.came)
+        return reply or self._apology(message)
+
+    async def _tracked(self, message: Message, answer: FrameAnswer, context: Context) -> bytes:
+        """Encodes the answer to a frame, with the tracks of an external tracker."""
+        stream, reply = message.source.stream, b""
+        assert stream is not None
+        with self._contained(message):
+            reply = self._encoded(message, await self._forwarded(stream, answer, context))
+        return reply or self._apology(message)
+
+    def _contained(self, message: Message) -> contained:
+        text = "message %d of a stream was not answered"
+        return contained(self.pipeline.counters, log, text, message.source.index)
+
+    def _apology(self, message: Message) -> bytes:
+        return encode_process_response(APOLOGY, message.source.index)
 
     async def process_frame(self, data: bytes, context: Context) -> bytes:
         """PerceptionMonitor.ProcessFrame."""
@@ -308,21 +371,20 @@ class Service:
         if isinstance(stream, Refusal):
             await self._abort(context, stream)
         # The reply is handed over in this pass of the loop; the frame is remembered in the next.
-        asyncio.get_running_loop().call_soon(self._remember)
-        result = encode_process_frame_response(await self._answered(stream, frame, context))
+        asyncio.get_running_loop().call_soon(self._remember, 1)
+        (answer,) = self.pipeline.answer_all([(stream, frame)], time.monotonic_ns())
+        result = encode_process_frame_response(await self._forwarded(stream, answer, context))
         self.pipeline.counters.frame_seconds.observe(time.perf_counter() - began)
         return result
 
-    async def _answered(
-        self, stream: Stream, frame: ReceivedFrame, context: Context
+    async def _forwarded(
+        self, stream: Stream, answer: FrameAnswer, context: Context
     ) -> FrameAnswer:
         """Returns the answer, with tracks where an external tracker is waited for.
 
         A fault of that tracker costs the tracks, never the answer. Where there is nothing to wait
         for, no other task runs before this returns.
         """
-        answer = self.pipeline.answer(stream, frame, time.monotonic_ns())
-        # A tracker, too, has gone on since a stale frame was captured.
         if self.tracker is None or answer.stale:
             return answer
         forwarded: FrameAnswer | Awaitable[FrameAnswer] = answer
@@ -358,6 +420,13 @@ class Service:
 
         returns  None: the client or the server has ended the stream
         """
+        data = await self._read(session)
+        if data is not None:
+            await self.turns.take(session.share)
+        return data
+
+    async def _read(self, session: Session) -> bytes | None:
+        """Reads a message at the pace of its stream; None: the client or the server has ended it"""
         if session.draining:
             return None
         session.reading = True
@@ -367,10 +436,7 @@ class Service:
             await asyncio.sleep(delay)
         data = await session.context.read()
         session.reading = False
-        if data is grpc.aio.EOF:
-            return None
-        await self.turns.take(session.share)
-        return data
+        return None if data is grpc.aio.EOF else data
 
     @contextlib.asynccontextmanager
     async def _session(self, context: Context) -> AsyncIterator[Session]:
@@ -392,10 +458,11 @@ class Service:
             text = "the answers were not read: read them, or open anew."
             await refuse_call(context, grpc.StatusCode.ABORTED, text)
 
-    def _remember(self) -> None:
-        """Does what the answer to a frame need not wait for."""
+    def _remember(self, frames: int) -> None:
+        """Does what the answers to so many frames need not wait for."""
         self.pipeline.remember_answered()
-        self.fold_some()
+        for _ in range(frames):
+            self.fold_some()
 
     def fold_some(self) -> None:
         """Takes a step of the statistics between two frames; a fault of it ends no stream."""

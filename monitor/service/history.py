@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from monitor.drift.alarms import AlarmChange, AlarmReason, SliceStanding
-from monitor.drift.bets import Severity
+from monitor.drift.charts import Severity
 from monitor.figures.timeline import Mark
 from monitor.frames.space import MOST_SLICES, FloatArray
 from monitor.pipeline.housekeeping import Events

@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import copy
 import logging
+import math
 import socket
 import sys
 import threading
@@ -28,6 +29,7 @@ from urllib.parse import unquote
 
 import numpy as np
 
+from monitor.drift.alarms import DriftReading
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.housekeeping import contained, in_steps
 from monitor.pipeline.streams import Stream
@@ -107,9 +109,12 @@ WINDOW_SECONDS = EVERY_SECONDS
 # A text that somebody waits for is made within the second number of seconds, and after the first.
 _SOONEST_SECONDS, _LOOK_SECONDS = 0.5, 0.1
 
+# s that a reader waits for a newer text; if the loop does not turn, the last one has to do.
+_PATIENCE_SECONDS = 3.0
+
 
 class Exporting:
-    """Keeps the exported text of one sidecar fresh.
+    """Makes what one sidecar exports where somebody asks for it, and what must be made anyway.
 
     live       the live parts; each refresh adds what it has read
     published  what the HTTP endpoint serves
@@ -125,20 +130,28 @@ class Exporting:
         self._window_caches = {name: ReadingCache(cut) for name in settings.windows}
         self._factors = FactorReader(self.pipeline)
         self.history = History(self.pipeline.events)
-        self._windows: tuple[WindowReading, ...] = ()
+        self._windows: dict[str, tuple[WindowReading, ...]] = {}
         self._predicted: tuple[PredictedReading, ...] = ()
-        self._windows_read = float("-inf")
+        self._windows_read = self._point_taken = float("-inf")
 
     async def keep_fresh(self) -> None:
-        """Makes the text again and again, until cancelled."""
-        while True:
-            seconds = self.pipeline.config.metrics.refresh_seconds
-            due = time.monotonic() + seconds
-            await asyncio.sleep(min(seconds, _SOONEST_SECONDS))
-            while not self.published.wanted and (left := due - time.monotonic()) > 0:
-                await asyncio.sleep(min(left, _LOOK_SECONDS))
-            self.published.wanted = False
-            await self.refresh_if_possible()
+        """Makes the text whenever somebody asks for a newer one, until cancelled."""
+        published = self.published
+        try:
+            while True:
+                seconds = published.most_age = self.pipeline.config.metrics.refresh_seconds
+                due = time.monotonic() + seconds
+                await asyncio.sleep(min(seconds, _SOONEST_SECONDS))
+                while not published.wanted and (left := due - time.monotonic()) > 0:
+                    await asyncio.sleep(min(left, _LOOK_SECONDS))
+                if published.wanted:
+                    published.wanted = False
+                    await self.refresh_if_possible()
+                else:
+                    with contained(self.pipeline.counters, log, "statistics were not kept up"):
+                        await self._keep_up()
+        finally:
+            published.most_age = math.inf  # nobody makes one any more
 
     async def refresh_if_possible(self) -> None:
         """Refreshes; neither the start nor the last checkpoint may fail for want of metrics."""
@@ -148,24 +161,26 @@ class Exporting:
     async def refresh(self) -> None:
         """Makes the exposition text, in steps that let frames pass in between."""
         pipeline = self.pipeline
-        pipeline.remember_answered()
+        drift = await self._keep_up()
         statistics = await in_steps(pipeline.live.in_steps())
         pipeline.remember_answered()
         counters = copy.deepcopy(pipeline.counters)
         readings = await in_steps(self._cache.read(statistics))
-        due = time.monotonic() - self._windows_read >= WINDOW_SECONDS
-        if due:
-            self._windows = await self._read_windows()
+        if time.monotonic() - self._windows_read >= WINDOW_SECONDS:
+            for name in self._window_caches:
+                if name != window_of(self.live):  # that one was read for the history
+                    await self._read_window(name)
             self._predicted = await in_steps(pipeline.live.predicted_readings(0))
             self._windows_read = time.monotonic()
         class_statistics = await in_steps(pipeline.live.classes_in_steps())
-        drift = await in_steps(pipeline.drift.reading()) if pipeline.config.drift.watch else None
         snapshot = replace(
             self.live,
             counters=counters,
             readings=readings,
             bins=tuple(pipeline.live.export_bins()),
-            windows=self._windows,
+            windows=tuple(
+                one for name in self._window_caches for one in self._windows.get(name, ())
+            ),
             classes=await in_steps(self._class_cache.read(class_statistics)),
             predicted=self._predicted,
             factors=await in_steps(self._factors.read()),
@@ -173,35 +188,42 @@ class Exporting:
             lag=stamp_lag(pipeline.streams.values(), time.time_ns(), time.monotonic_ns()),
         )
         text = await in_steps(render(snapshot))
-        self.published.metrics = text + process()
-        await self._look(snapshot, due=due)
+        self.published.publish(text + process(), self._pages(snapshot))
         pipeline.counters.loop_lag_seconds = 0.0
 
-    async def _look(self, snapshot: Snapshot, *, due: bool) -> None:
-        """Makes the view that the status page is drawn from; where it is due, a point before."""
-        history, streams = self.history, self.pipeline.streams
-        if due:
-            window = window_of(snapshot)
-            readings = {
-                one.reading.name: one.reading for one in snapshot.windows if one.window == window
-            }
-            standings = () if snapshot.drift is None else snapshot.drift.standings
-            await in_steps(history.add(readings, standings, streams))
+    async def _keep_up(self) -> DriftReading | None:
+        """Does what nobody need ask for: folds what waits, finds alarms, takes points.
+
+        returns  the reading of drift; None where nothing is watched
+        """
+        pipeline, history = self.pipeline, self.history
+        pipeline.remember_answered()
+        point_is_due = time.monotonic() - self._point_taken >= WINDOW_SECONDS
+        await in_steps(pipeline.live.catch_up(everything=point_is_due))
+        drift = await in_steps(pipeline.drift.reading()) if pipeline.config.drift.watch else None
+        if history.began is None and pipeline.counters.frames:
+            history.began = time.monotonic()
+        if point_is_due:
+            self._point_taken = time.monotonic()
+            await self._read_window(window := window_of(self.live))
+            readings = {one.reading.name: one.reading for one in self._windows[window]}
+            standings = () if drift is None else drift.standings
+            await in_steps(history.add(readings, standings, pipeline.streams))
+        return drift
+
+    def _pages(self, snapshot: Snapshot) -> Pages:
+        """Makes the view that the status page is drawn from."""
         # Counts that the page shows side by side are of one moment.
         self.pipeline.remember_answered()
         snapshot = replace(snapshot, counters=copy.deepcopy(self.pipeline.counters))
         clocks = time.monotonic(), time.monotonic_ns(), time.time_ns()
-        if history.began is None and snapshot.counters.frames:
-            history.began = clocks[0]
-        self.published.pages = Pages(view_of(snapshot, clocks, history, self.server.address))
+        return Pages(view_of(snapshot, clocks, self.history, self.server.address))
 
-    async def _read_windows(self) -> tuple[WindowReading, ...]:
-        found: list[WindowReading] = []
-        for level, (name, cache) in enumerate(self._window_caches.items()):
-            statistics = await in_steps(self.pipeline.live.in_steps(level))
-            readings = await in_steps(cache.read(statistics))
-            found += [WindowReading(name, reading) for reading in readings]
-        return tuple(found)
+    async def _read_window(self, name: str) -> None:
+        level = list(self._window_caches).index(name)
+        statistics = await in_steps(self.pipeline.live.in_steps(level))
+        readings = await in_steps(self._window_caches[name].read(statistics))
+        self._windows[name] = tuple(WindowReading(name, reading) for reading in readings)
 
 
 # s of one request, from the end of the request before to the last byte of its answer.
@@ -227,14 +249,33 @@ _STOP_SECONDS = 0.25
 class Published:
     """The bytes that the endpoint serves; each attribute is replaced whole.
 
-    wanted  somebody waits for a newer text of the metrics: /metrics?fresh
+    wanted    somebody waits for a newer text of the metrics, or a newer page
+    made      monotonic s at which they were made last
+    most_age  s; older ones are not given to anybody before a newer one was waited for
     """
 
     metrics: bytes = b""
     wanted: bool = False
     pages: Pages | None = None
+    made: float = -math.inf
+    most_age: float = math.inf
     ready: bool = False
     turned: float | None = None  # monotonic s at which the loop turned last; None: not running
+    _newer: threading.Condition = field(default_factory=threading.Condition)
+
+    def publish(self, metrics: bytes, pages: Pages) -> None:
+        """Replaces what is served."""
+        with self._newer:
+            self.metrics, self.pages, self.made = metrics, pages, time.monotonic()
+            self._newer.notify_all()
+
+    def wait_for_newer(self) -> None:
+        """Returns once what is served is new enough, or the loop does not make it; any thread."""
+        with self._newer:
+            seen = self.made
+            if time.monotonic() - seen > self.most_age:
+                self.wanted = True
+                self._newer.wait_for(lambda: self.made > seen, _PATIENCE_SECONDS)
 
 
 class _Bounded:
@@ -283,7 +324,10 @@ class _Handler(BaseHTTPRequestHandler):
         path, _, query = self.path.partition("?")
         match path:
             case "/metrics":
-                published.wanted |= query == "fresh"
+                if query == "fresh":
+                    published.wanted = True  # and is looked for again
+                else:
+                    published.wait_for_newer()
                 self._send(200, published.metrics, CONTENT_TYPE)
             case "/healthz":
                 turned = published.turned
@@ -300,6 +344,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._send(404, b"there are /metrics, /healthz, /readyz, / and /slice/NAME\n")
 
     def _send_page(self, slice: str | None, *, part: bool) -> None:
+        self.published.wait_for_newer()
         pages = self.published.pages
         if pages is None:
             self._send(503, b"not ready\n")

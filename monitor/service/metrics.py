@@ -22,7 +22,7 @@ from monitor.drift.alarms import (
     StageStanding,
     raised_ever,
 )
-from monitor.drift.bets import SEVERITIES, Stage
+from monitor.drift.charts import SEVERITIES, Stage
 from monitor.fleet.uploads import Uploader
 from monitor.frames.detections import ACTED_ON, PASSED_THROUGH, Reason
 from monitor.frames.frame import TrackStatus, UncertainBy

@@ -23,9 +23,11 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 import grpc
 
-from monitor.config import InvalidConfiguration, SecurityConfig, read_file, read_tokens
+from monitor.config import SecurityConfig
 from monitor.frames.status import Counters
-from monitor.service.calls import ADMIN, MONITOR, Context, refuse_call
+from monitor.service.calls import Context, refuse_call
+from monitor.wire.access import InvalidConfiguration, read_file, read_tokens
+from monitor.wire.values import ADMIN, MONITOR
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 
 import grpc
@@ -13,7 +12,7 @@ from grpc_reflection.v1alpha import reflection
 
 from monitor.config import ServerConfig
 from monitor.service.admin import AdminService, StateService
-from monitor.service.calls import ADMIN, MONITOR, Context, Handler, guarded, refuse_call
+from monitor.service.calls import Context, Handler, guarded, refuse_call
 from monitor.service.handlers import Service
 from monitor.service.security import (
     MOST_PROBES,
@@ -23,7 +22,7 @@ from monitor.service.security import (
     ServerCertificates,
     Tokens,
 )
-from monitor.wire.messages import Health
+from monitor.wire.values import ADMIN, MONITOR, Health
 
 log = logging.getLogger(__name__)
 
@@ -176,9 +175,6 @@ class Server:
         self._grpc = server
         self._reloading = asyncio.create_task(self._keep_credentials())
         self.service.pipeline.events.announce(Health(True, "serving"))
-        # What exists now stays; the collector need not look at it again.
-        gc.collect()
-        gc.freeze()
 
     async def _keep_credentials(self) -> None:
         """Makes changed files active soon after; no stream ends."""

@@ -8,8 +8,8 @@ from functools import partial
 from html import escape
 
 from monitor.drift.alarms import moment
-from monitor.drift.bets import Severity
-from monitor.figures.evaluations import JOINT, class_figure, evaluation_figures
+from monitor.drift.charts import Severity
+from monitor.figures.evaluations import JOINT, assumption, class_figure, evaluation_figures
 from monitor.figures.svg import Figure, number
 from monitor.figures.tables import fact, html_table
 from monitor.figures.timeline import Line, timeline
@@ -31,17 +31,7 @@ from monitor.service.status_page import (
     last_hour,
     line_start,
 )
-from monitor.service.view import (
-    EPOCH,
-    View,
-    assumption,
-    before,
-    enough,
-    factor_of,
-    lasting,
-    sigma,
-    state_of,
-)
+from monitor.service.view import EPOCH, View, before, enough, factor_of, lasting, sigma, state_of
 from monitor.statistics.measures import DimensionMeasures, JointMeasures
 from monitor.statistics.reading import RAW, RECALIBRATED
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from monitor import __version__
 from monitor.drift.alarms import FEWEST_HOURS, Alarm, error_of, hours, how_wrong, moment
-from monitor.drift.bets import Direction, Severity, Stage
-from monitor.figures.evaluations import JOINT
+from monitor.drift.charts import Direction, Severity, Stage
+from monitor.figures.evaluations import JOINT, assumption
 from monitor.figures.svg import number
 from monitor.figures.tables import fact, html_table
 from monitor.figures.timeline import Line, sparkline
@@ -38,7 +38,6 @@ from monitor.service.view import (
     EPOCH,
     SOON,
     View,
-    assumption,
     before,
     called,
     counted,

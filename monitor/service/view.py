@@ -18,7 +18,8 @@ from monitor.drift.alarms import (
     how_wrong,
     left_out_sentence,
 )
-from monitor.drift.bets import Severity, Stage
+from monitor.drift.charts import Severity, Stage
+from monitor.figures.evaluations import assumption
 from monitor.figures.svg import number
 from monitor.frames.slices import (
     CLASS_PROBABILITIES,
@@ -28,7 +29,7 @@ from monitor.frames.slices import (
     is_total,
     marked,
 )
-from monitor.frames.space import FloatArray, Space
+from monitor.frames.space import FloatArray
 from monitor.frames.status import StreamStatus
 from monitor.pipeline.recalibrators import ActiveRecalibrator
 from monitor.pipeline.streams import TrackReading
@@ -43,7 +44,7 @@ from monitor.promotion.records import (
 from monitor.recalibration.recalibrator import Identity
 from monitor.service.history import AT, History, Moment
 from monitor.service.metrics import Snapshot
-from monitor.statistics.measures import DimensionMeasures, Evaluation
+from monitor.statistics.measures import Evaluation
 from monitor.statistics.reading import PredictedReading, SliceReading
 from monitor.statistics.verdicts import CLOSE, FEWEST_TO_JUDGE, MATTERS
 
@@ -280,17 +281,6 @@ def factor_of(evaluation: Evaluation) -> float:
     return math.sqrt(ratio) if ratio >= 0 else math.nan
 
 
-def farthest(evaluation: Evaluation) -> tuple[str, DimensionMeasures]:
-    """Finds the dimension whose errors are the farthest from σ."""
-    dimensions = evaluation.dimensions.items()
-    return max(dimensions, key=lambda one: abs(math.log(one[1].nees_mean or math.inf)))
-
-
-def with_unit(value: float, unit: str) -> str:
-    """Writes a number with its unit."""
-    return f"{number(value)} {unit}".rstrip()
-
-
 def called(slice: str) -> str:
     """Names a slice in a sentence; '' stands for all slices."""
     names = {
@@ -511,14 +501,6 @@ def _assumed(view: View) -> Iterator[Said]:
         "docs/promotion.md#life-of-a-detector-without-covariances",
         more,
     )
-
-
-def assumption(space: Space, raw: Evaluation) -> str:
-    """Says what σ is assumed, and how large the errors of the farthest dimension are."""
-    worst, one = farthest(raw)
-    unit = next(each.unit for each in space.dimensions if each.name == worst)
-    sizes = with_unit(one.rmv, unit), with_unit(one.rmse, unit)
-    return f"σ of {worst} is assumed, {sizes[0]}; its errors are {sizes[1]}"
 
 
 def mending(view: View, slice: str, what: str = "correction") -> str:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 import numpy as np
 from scipy.special import expit, stdtrit
 
 from monitor.frames.space import FloatArray, IntArray, Space
+from monitor.frames.words import Finding
 from monitor.statistics.clusters import Clusters, effect_by_clusters
 from monitor.statistics.measures import Evaluation, chi_square_quantiles
 
@@ -43,15 +43,6 @@ _OUTLIERS = 1.5
 # of σ that says nothing in 4 to 14 % with 10 tracks, 42 to 58 % with 30 and 68 to 97 % with 100.
 _HARDLY, _SPREAD = 0.25, 0.3
 _REJECTED = 0.2
-
-
-class Finding(StrEnum):
-    """Says how σ and the errors agree in one dimension."""
-
-    OVERCONFIDENT = "overconfident"  # errors are larger than σ says
-    UNDERCONFIDENT = "underconfident"
-    CALIBRATED = "calibrated"
-    UNKNOWN = "too little data"
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 from annotated_types import Interval, Len
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from monitor.drift.bets import Stage
+from monitor.drift.charts import Stage
 from monitor.drift.family import FamilyState
 from monitor.drift.reference import Reference
 from monitor.drift.usual import SliceState

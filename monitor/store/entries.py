@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from itertools import islice
@@ -117,6 +117,10 @@ class Numbers:
     def write(self, array: npt.NDArray[Any]) -> bytes:
         """Returns the bytes of an array."""
         return array.astype(self.stored, copy=False).tobytes()
+
+    def view(self, array: npt.NDArray[Any]) -> memoryview:
+        """Returns these bytes without a copy, if the array has them in its memory."""
+        return np.ascontiguousarray(array, self.stored).data
 
     def read(self, data: bytes, *shape: int) -> npt.NDArray[Any]:
         """Reads an array of this shape. Raises ValueError where the bytes are more or less.
@@ -233,39 +237,87 @@ def labels_in(message: pb.KeptLabels, revision: int, k: int = 0) -> LabelRecord:
 # ---- writing
 
 
-def encode_frame(entry: FrameEntry) -> bytes:
-    """A frame, with what came with it, as bytes; its place in the ledger is kept beside them."""
+# The bytes of an entry, in pieces that lie one behind the other. Arrays are copied by nobody before
+# the system takes them: who changes one that a frame holds, changes what is written.
+Piece: TypeAlias = bytes | memoryview
+Pieces: TypeAlias = tuple[Piece, ...]
+
+
+def encode_frame(entry: FrameEntry) -> Pieces:
+    """Returns a frame, with what came with it, as bytes of a KeptFrame.
+
+    Its place in the ledger is kept beside them. Protobuf takes messages that lie one behind the
+    other for one, so that each part is written in the way that is cheapest for it.
+    """
     frame, inline = entry.frame, entry.inline
     assert inline is None or inline.revision == INLINE, "use encode_labels"
-    return pb.KeptFrame(
+    small = pb.KeptFrame(
         **values_of(frame, _OF_FRAME),
-        header=_header_message(frame.header),
-        **written(frame, id=IDS, class_index=_NATURALS, slice=_SHORTS, unusable=IDS),
-        slices=[pb.KeptSlice(**values_of(key, _OF_SLICE)) for key in frame.slices],
-        sent=_estimates_message(frame.sent),
-        made=None if frame.made is None else _estimates_message(frame.made),
         tracks=_tracks_message(frame.tracks),
         opinions=None if frame.opinions is None else _opinions_message(frame.opinions),
         inline=None if inline is None else labels_message(inline),
     ).SerializeToString()
-
-
-@lru_cache(maxsize=256)
-def _header_message(header: Header) -> frame_pb2.StreamHeader:
-    """The message of a header, without what its connection asks for. Shared: never changed."""
-    return frame_pb2.StreamHeader(
-        stream=header.stream,
-        dimensions=encode_dimensions(header.space),
-        class_names=header.classes,
-        coordinate_frame=header.coordinate_frame,
+    return (
+        small + _of_stream(frame.header, frame.slices),
+        *_field(_FRAME["id"], IDS.view(frame.id)),
+        *_field(_FRAME["class_index"], _NATURALS.view(frame.class_index)),
+        *_field(_FRAME["slice"], _SHORTS.view(frame.slice)),
+        *_field(_FRAME["unusable"], IDS.view(frame.unusable)),
+        *_estimates_field(_FRAME["sent"], frame.sent),
+        *(() if frame.made is None else _estimates_field(_FRAME["made"], frame.made)),
     )
 
 
-def _estimates_message(stored: StoredEstimates) -> pb.KeptEstimates:
-    arrays = written(stored, mean=FLOATS, packed=FLOATS, diagonal=_FLAGS)
-    if stored.score is not None:
-        arrays |= written(stored, score=FLOATS)
-    return pb.KeptEstimates(**arrays)
+_FRAME = {field.name: field.number for field in pb.KeptFrame.DESCRIPTOR.fields}
+_ESTIMATES = {field.name: field.number for field in pb.KeptEstimates.DESCRIPTOR.fields}
+
+
+def _field(number: int, array: memoryview) -> Pieces:
+    """Returns an array as a field of a message; nothing where it is empty."""
+    return (_head(number, array.nbytes), array) if array.nbytes else ()
+
+
+def _estimates_field(number: int, stored: StoredEstimates) -> Pieces:
+    """Returns Gaussians as a field of a message, which is there without any too."""
+    score = () if stored.score is None else _field(_ESTIMATES["score"], FLOATS.view(stored.score))
+    within = (
+        *_field(_ESTIMATES["mean"], FLOATS.view(stored.mean)),
+        *_field(_ESTIMATES["packed"], FLOATS.view(stored.packed)),
+        *_field(_ESTIMATES["diagonal"], _FLAGS.view(stored.diagonal)),
+        *score,
+    )
+    return _head(number, size_of(within)), *within
+
+
+def size_of(pieces: Sequence[Piece]) -> int:
+    """Counts the bytes of pieces."""
+    return sum(len(one) if isinstance(one, bytes) else one.nbytes for one in pieces)
+
+
+@lru_cache(maxsize=1024)
+def _head(number: int, size: int) -> bytes:
+    """Returns what protobuf writes before a field of so many bytes: tag and length, as varints."""
+    found = bytearray()
+    for value in (number << 3 | 2, size):
+        while value > 0x7F:
+            found.append(value & 0x7F | 0x80)
+            value >>= 7
+        found.append(value)
+    return bytes(found)
+
+
+@lru_cache(maxsize=1024)
+def _of_stream(header: Header, slices: tuple[SliceKey, ...]) -> bytes:
+    """Returns what thousands of frames have in common, without what a connection asks for."""
+    return pb.KeptFrame(
+        header=frame_pb2.StreamHeader(
+            stream=header.stream,
+            dimensions=encode_dimensions(header.space),
+            class_names=header.classes,
+            coordinate_frame=header.coordinate_frame,
+        ),
+        slices=[pb.KeptSlice(**values_of(key, _OF_SLICE)) for key in slices],
+    ).SerializeToString()
 
 
 def _opinions_message(stored: Opinions) -> pb.KeptOpinions:
@@ -359,11 +411,14 @@ class Key(NamedTuple):
     frame_id: int
     number: int | None
 
-    def crc(self, body: bytes) -> int:
+    def crc(self, *pieces: Piece) -> int:
         """Returns the CRC-32 of key and body. Raises ValueError for a stream that is no text."""
         number = 0 if self.number is None else self.number
         fixed = _FIXED.pack(*self[:3], self.frame_id, number, self.number is None)
-        return zlib.crc32(body, zlib.crc32(self.stream.encode(), zlib.crc32(fixed)))
+        crc = zlib.crc32(self.stream.encode(), zlib.crc32(fixed))
+        for piece in pieces:
+            crc = zlib.crc32(piece, crc)
+        return crc
 
 
 def signed(number: int) -> int:
@@ -376,8 +431,27 @@ def unsigned(number: int) -> int:
     return number & ((1 << 64) - 1)
 
 
-# Key, CRC-32 and body of each row: of one entry, or of all that one commit writes.
-Bodies: TypeAlias = list[tuple[Key, int, bytes]]
+class Body(NamedTuple):
+    """All of an entry, ready to be written; size: bytes of all pieces."""
+
+    key: Key
+    crc: int
+    size: int
+    pieces: Pieces
+
+    @classmethod
+    def of(cls, key: Key, pieces: Pieces) -> Body:
+        """Adds size and checksum. Raises ValueError for a stream that is no text."""
+        return cls(key, key.crc(*pieces), size_of(pieces), pieces)
+
+    @property
+    def data(self) -> bytes:
+        """Returns the bytes in one piece."""
+        return b"".join(self.pieces)
+
+
+# The rows of one entry, or of all that one commit writes.
+Bodies: TypeAlias = list[Body]
 
 
 def bodies_of(entry: Entry) -> Bodies:
@@ -388,18 +462,17 @@ def bodies_of(entry: Entry) -> Bodies:
     if isinstance(entry, FrameEntry):
         frame, kind = entry.frame, FRAME if entry.sequence > 0 else BROUGHT
         name, number = (frame.header.stream, signed(frame.frame_id)), frame.stamp_ns
-        before, body = Bodies(), encode_frame(entry)
+        before, pieces = Bodies(), encode_frame(entry)
     else:
         kind, name, number = LABELS, (entry.stream, signed(entry.frame_id)), entry.record.revision
         before = Bodies() if entry.frame is None else bodies_of(entry.frame)
-        body = encode_labels(entry.record)
-    key = Key(entry.sequence, entry.partition, kind, *name, number)
-    return [*before, (key, key.crc(body), body)]
+        pieces = (encode_labels(entry.record),)
+    return [*before, Body.of(Key(entry.sequence, entry.partition, kind, *name, number), pieces)]
 
 
 def is_frame(bodies: Bodies) -> bool:
     """Tells whether an entry is a frame, and not labels."""
-    return bodies[-1][0].kind != LABELS
+    return bodies[-1].key.kind != LABELS
 
 
 class NoEntry(ValueError):
@@ -480,7 +553,7 @@ class JournalQueue:
                 del self._by_name[name]
 
     def _count(self, bodies: Bodies, sign: int) -> None:
-        size = sign * sum(_ENTRY + len(body) for *_, body in bodies)
+        size = sign * sum(_ENTRY + body.size for body in bodies)
         if is_frame(bodies):
             self.frames += sign
             self.frame_bytes += size
@@ -490,9 +563,10 @@ class JournalQueue:
     def of(self, name: FrameName, partition: int | None) -> list[Entry]:
         """Decodes what waits of one frame: frames, also those that labels bring, and labels."""
         ours = [one for bodies in self._by_name.get(name, ()) for one in bodies]
-        return [unkeyed(key, body) for key, _, body in ours if partition in (None, key.partition)]
+        there = (one for one in ours if partition in (None, one.key.partition))
+        return [unkeyed(one.key, one.data) for one in there]
 
 
 def _name(bodies: Bodies) -> FrameName:
-    key, *_ = bodies[-1]
+    key = bodies[-1].key
     return key.stream, key.frame_id

@@ -245,6 +245,14 @@ def beginning_of(data: bytes, path: Path | str, kind: Kind = STATISTICS) -> tupl
     return data[_HEAD.size :], length, crc
 
 
+def is_state(file: object) -> bool:
+    """Tells by its first bytes whether what a verb was given is a file of statistics."""
+    if not isinstance(file, str | Path) or not Path(file).is_file():
+        return False
+    with Path(file).open("rb") as opened:
+        return opened.read(len(STATISTICS.magic)) == STATISTICS.magic
+
+
 @dataclass(slots=True)
 class Claim:
     """Holds a folder for one process, from `take` to `release`; any thread may call."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import StrEnum
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -16,20 +15,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from monitor.frames.space import FloatArray
+from monitor.frames.words import Format
 from monitor.store.column_names import LOOKS_LIKE_SPREAD
 from monitor.store.stored_arrays import AnyArray
 from monitor.store.tables import BOX, RecordingError, reading
-
-
-class Format(StrEnum):
-    """Formats of recorded files, for `--format`."""
-
-    TABLE = "table"  # .csv, .csv.gz, .parquet, .npz
-    KITTI = "kitti"
-    MOT = "mot"
-    COCO = "coco"
-    NUSCENES = "nuscenes"
-
 
 NamedArrays: TypeAlias = dict[str, AnyArray]
 

@@ -43,7 +43,9 @@ from monitor.store.files import (
     failures,
     mark_of,
 )
-from monitor.store.ledger import COLUMNS, FILE, NEVER, LedgerWriter, Opened, Row
+from monitor.store.ledger import LedgerWriter, Opened
+from monitor.store.ledger.frame_files import folder_of, read_part
+from monitor.store.ledger.schema import COLUMNS, FILE, NEVER, REPLAYED, Row
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +55,7 @@ _GATHER = 0.05  # s that frames gather before they are written together, while n
 _RETRY = 1.0  # s after a write that failed, while no caller waits
 _SYNC = 5.0  # s after which frames are synced, whether labels have come or not
 _AT_ONCE = 256  # entries written at once where somebody waits
-_AT_EASE = 16  # likewise while none does: one write is short
+_AT_EASE = 64  # likewise while none does: the interpreter is not held for a millisecond
 _MOST_LOST = 65536  # of the latest entries that are never written, the numbers are known
 
 # After a write the thread rests so many times the processor time that it took, unless somebody
@@ -62,15 +64,6 @@ _REST = 10.0
 
 
 # ---- the thread that reads
-
-# With the frame that was written for labels alone: nothing else brings it.
-_REPLAYED = (
-    f"SELECT {COLUMNS}, CASE kind WHEN {LABELS} THEN (SELECT f.sequence FROM entries AS f"
-    " WHERE f.stream = e.stream AND f.frame_id = e.frame_id AND f.partition = e.partition"
-    f" AND f.kind <> {LABELS} AND abs(f.sequence) < e.sequence"
-    " ORDER BY abs(f.sequence) DESC, f.sequence DESC LIMIT 1) END"
-    " FROM entries AS e WHERE sequence > ? ORDER BY sequence LIMIT 256"
-)
 
 
 @dataclass(slots=True)
@@ -86,7 +79,7 @@ class LedgerReader:
     mark: tuple[int, int] | None = None
     damaged: dict[int, str] = field(default_factory=dict)
     _connection: sqlite3.Connection | None = None
-    _blobs: OrderedDict[int, bytes] = field(default_factory=OrderedDict)
+    _blobs: OrderedDict[int, bytes | None] = field(default_factory=OrderedDict)
 
     def find(self, stream: str, frame_id: int, partition: int | None, before: int) -> Kept | None:
         """Finds the latest frame of a name before an entry, with its labels.
@@ -112,7 +105,7 @@ class LedgerReader:
 
         raises  UnusableFile, LedgerFailed
         """
-        while rows := self._rows(_REPLAYED, sequence):
+        while rows := self._rows(REPLAYED, sequence):
             for *row, brought in rows:
                 entry = self._entry(tuple(row))
                 if isinstance(entry, LabelEntry) and brought is not None and brought <= 0:
@@ -136,7 +129,7 @@ class LedgerReader:
         """Decodes an entry; None for one that is not as it was written, which is noted."""
         *fields, blob, start, size, crc = row
         try:
-            key, body = Key(*fields), self._blob(blob)[start : start + size]
+            key, body = Key(*fields), self._body(blob, start, size)
             if key.crc(body) == crc:
                 return unkeyed(key, body)
             problem = "it is not as it was written"
@@ -147,8 +140,18 @@ class LedgerReader:
         self.damaged.setdefault(row[0], f"entry {row[0]} of {self.path} is left out: {problem}")
         return None
 
-    def _blob(self, number: int) -> bytes:
-        """Reads a blob; the last few stay at hand, for the entries that lie beside one."""
+    def _body(self, number: int, start: int, size: int) -> bytes:
+        blob = self._blob(number)
+        if blob is not None:
+            return blob[start : start + size]
+        with failures(self.path):
+            return read_part(folder_of(self.path), number, start, size)
+
+    def _blob(self, number: int) -> bytes | None:
+        """Reads a blob; the last few stay at hand, for the entries that lie beside one.
+
+        returns  None where it is a file
+        """
         if number not in self._blobs:
             found = self._rows("SELECT body FROM blobs WHERE id = ?", number)
             self._blobs[number] = found[0][0] if found else b""
@@ -414,7 +417,7 @@ class Journal:
 
     @property
     def bytes(self) -> int:
-        """Returns the bytes on the disk, as of the last commit."""
+        """Returns the bytes on the disk, about."""
         return self._writer.bytes
 
     @property
@@ -462,7 +465,7 @@ class Journal:
     async def _attempt(self) -> None:
         writer, loop = self._writer, asyncio.get_running_loop()
         batch = self._queue.first(_AT_ONCE if self._waiters else _AT_EASE)
-        through = max((bodies[-1][0].sequence for bodies in batch), default=self._noted)
+        through = max((bodies[-1].key.sequence for bodies in batch), default=self._noted)
         # Those who come while it is written wait for the next one.
         waiters, self._waiters = self._waiters, []
         since = self._unsynced_since
@@ -487,7 +490,7 @@ class Journal:
                 self._unsynced_since = time.monotonic()
             self._recovered()
             self._lose(lost)
-            self._untidy = True
+            self._untidy = writer.untidy
             there = [one for one in waiters if one[0] <= self._synced]
             _answer(there, True)
             self._waiters[:0] = [one for one in waiters if one[0] > self._synced]

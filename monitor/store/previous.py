@@ -18,7 +18,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from monitor.store.entries import BROUGHT, FRAME, LABELS, Bodies, Key
+from monitor.store.entries import BROUGHT, FRAME, LABELS, Bodies, Body, Key
 from monitor.store.files import (
     STATISTICS,
     Kind,
@@ -30,7 +30,8 @@ from monitor.store.files import (
     read_body,
     sync_path,
 )
-from monitor.store.ledger import FILE, LedgerWriter
+from monitor.store.ledger import LedgerWriter
+from monitor.store.ledger.schema import FILE
 from monitor.store.state import Contents, StateFile
 from monitor.v1 import statistics_state_pb2 as pb
 
@@ -154,7 +155,7 @@ def take_over(paths: PreviousPaths, folder: Path) -> None:
     ours = path, *StateFile(folder).generations, _mark(paths)
     if any(map(Path.exists, ours)) or not found:
         return
-    writer = LedgerWriter(half, 1 << 62)
+    writer = LedgerWriter(half, 1 << 62, in_files=False)
     try:
         for part in ("", "-wal", "-shm"):
             beside(half, part).unlink(missing_ok=True)
@@ -187,7 +188,7 @@ def _bodies(path: Path, number: int) -> Iterator[Bodies]:
                         log.warning("pending: entry %d of %s is left out", sequence, path)
                         continue
                     key = Key(sequence, number, kind, stream, frame_id, told)
-                    found.append((key, key.crc(body), body))
+                    found.append(Body.of(key, (body,)))
                 yield found
     except (UnusableFile, LedgerFailed, TypeError, ValueError, struct.error) as error:
         log.warning("pending: of %s, %d entries are taken over: %s", path, at, error)

@@ -28,8 +28,9 @@ from monitor.frames.space import (
     IntArray,
     Space,
 )
+from monitor.frames.words import Format
 from monitor.store.column_names import listed, offered
-from monitor.store.formats import Format, box_of, dimensions_of, format_of, read_format
+from monitor.store.formats import box_of, dimensions_of, format_of, read_format
 from monitor.store.gaussians import (
     ONE_A_ROW,
     ArrayGaussians,

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import Message
 
-from monitor.frames.slices import OVERFLOW, SliceBy, is_bare
+from monitor.frames.slices import OVERFLOW, is_bare
 from monitor.frames.space import (
     MOST_CLASSES,
     MOST_DIMENSIONS,
@@ -27,6 +27,7 @@ from monitor.frames.space import (
     IntArray,
     Space,
 )
+from monitor.frames.words import SliceBy
 from monitor.statistics.bins import EXPONENT, Binning, IncompatibleStatistics, LogBins
 from monitor.statistics.exact_sums import LIMB_BITS, SPILL_BITS, ExactSum, SparseSums, from_cells
 from monitor.statistics.state import Slicing

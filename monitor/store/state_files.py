@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 
 from monitor.statistics.bins import IncompatibleStatistics
 from monitor.statistics.holdings import Holdings
-from monitor.store.files import STATISTICS, read_body
+from monitor.store.files import read_body
 from monitor.store.state_definitions import InvalidState, invalid
 from monitor.store.statistics_state import StoredState, decode_holding, parsed
 from monitor.v1 import statistics_state_pb2 as pb
@@ -28,14 +28,6 @@ def read_state(path: Path) -> StoredState:
         return parsed(body)
     except (InvalidState, IncompatibleStatistics) as error:
         raise type(error)(f"{path}: {error}") from None
-
-
-def is_state(file: object) -> bool:
-    """Tells by its first bytes whether what a verb was given is a file of statistics."""
-    if not isinstance(file, str | Path) or not Path(file).is_file():
-        return False
-    with Path(file).open("rb") as opened:
-        return opened.read(len(STATISTICS.magic)) == STATISTICS.magic
 
 
 # Fields of the first part, and those of them that two states must share.

@@ -1,50 +1,59 @@
 """The assignment of a frame's detections to tracks: at most one to each, at the least cost.
 
-A coarse window finds pairs that lie near each other, an exact gate keeps those with
-νᵀ S⁻¹ ν below a χ² quantile, and an assignment chooses among these. The window is no
-approximation: Δᵢ² / Sᵢᵢ ≤ Δᵀ S⁻¹ Δ for each dimension i, so that what lies in the gate
-lies in the window. Only where a frame would hold too many pairs are the farthest left out.
+A sweep along the first length finds pairs that lie near each other, a bound in each dimension
+leaves few of them, an exact gate keeps those with νᵀ S⁻¹ ν below a χ² quantile, and an assignment
+chooses among these. Sweep and bound are no approximation: Δᵢ² / Sᵢᵢ ≤ Δᵀ S⁻¹ Δ for each
+dimension i, so that what lies in the gate lies in both. Only where a frame would hold too many
+pairs are the farthest left out.
 
 Matching of labels with detections never lives here: see monitor/matching/.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import islice
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 from scipy.special import chdtri
 
-from monitor.frames.cholesky import SINGULAR, factorise, log_determinant, whiten
+from monitor.frames.cholesky import SINGULAR, add_up, factorise_lower, whiten_rows
 from monitor.frames.detections import IdArray
-from monitor.frames.space import BoolArray, Columns, DimensionKind, FloatArray, IntArray, Space
+from monitor.frames.space import (
+    BoolArray,
+    Columns,
+    DimensionKind,
+    FloatArray,
+    IntArray,
+    Space,
+    triangle,
+)
 from monitor.tracking.motion import TrackerSettings
 
-# Cells are counted from −HALF to HALF − 1; what lies farther out shares the outermost.
-_BITS = 21
-_HALF = 1 << (_BITS - 1)
-
-# A window over more rows of cells than this is compared with all detections instead.
-_MOST_ROWS = 32
-
-# More pairs than this in a frame, and the windows are halved until they are fewer: whatever
-# covariances a detector sends, a frame costs a bounded time.
-MOST_PAIRS = 1 << 17
-
-# So few pairs are compared one by one in less time than they are sorted into cells.
+# So few pairs are compared one by one in less time than detections are sorted.
 _FEW_PAIRS = 1024
+
+# More pairs than this in the windows of a sweep, and the windows are halved until they are fewer:
+# whatever covariances a detector sends, a frame costs a bounded time.
+_MOST_SWEPT = 1 << 19
 
 # Tracks with too many neighbours in a window halved so often lie on one spot, and get a few.
 _MOST_HALVINGS = 40
 
-# The most numbers in the matrices of the pairs that are measured in a frame; of more pairs, the
-# nearest are measured. A crowd of huge covariances costs milliseconds, not seconds.
-_MOST_WORK = 1 << 19
+# The most pairs that are measured in a frame, and the most numbers in their matrices; of more
+# pairs, the nearest are measured. A crowd of huge covariances costs milliseconds, not seconds.
+MOST_PAIRS, _MOST_WORK = 1 << 17, 1 << 19
 
 # This share more on its diagonal, and the sum of two covariances always has a factor.
 _ROUNDING = 10.0 * SINGULAR
+
+# This share more in a bound, and no rounding, of bound or gate, drops a pair that the gate keeps.
+# The computed factor is that of a matrix whose diagonal is larger by _ROUNDING and by less than
+# 10 (J + 1) units of rounding, whatever its condition; see Higham 2002, Theorems 8.5 and 10.3.
+_ROOM = 1e-9
 
 # A track without a detection is called rejected if a free one lies within so many gates.
 _NEAR = 5.0
@@ -71,14 +80,19 @@ class GatedPairs(Columns):
     track, detection  (M,)
     whitened          (M, J) L⁻¹ν of the joint dimensions, S = L Lᵀ
     nis               (M,) νᵀ S⁻¹ ν over the joint dimensions
-    log_determinant   (M,) log det S
+    pivots            (M, J) diagonal of L
     """
 
     track: IntArray
     detection: IntArray
     whitened: FloatArray
     nis: FloatArray
-    log_determinant: FloatArray
+    pivots: FloatArray
+
+    @property
+    def log_determinant(self) -> FloatArray:
+        """Computes log det S, (M,)."""
+        return 2.0 * add_up(np.log(self.pivots).T)
 
     def numbered(self, tracks: IntArray, detections: IntArray) -> GatedPairs:
         """Renumbers pairs of picked rows: row i of each side becomes tracks[i] or detections[i]."""
@@ -91,11 +105,17 @@ def by_likelihood(
     """Pairs by the gate, at most one for each: as many as can be, then the likeliest."""
     limit = gate_limit(settings.gate_level, len(space.joint))
     pairs = gated_pairs(predicted, measured, space, limit, settings.max_distance)
-    # −2 log of the likelihood: a track of which little is known takes no detection from one
-    # that expects it there.
-    cost = pairs.nis + pairs.log_determinant
+
+    def cost(some: IntArray) -> FloatArray:
+        # −2 log of the likelihood: a track of which little is known takes no detection from one
+        # that expects it there.
+        contested = pairs.take(some)
+        return contested.nis + contested.log_determinant
+
     kind = predicted.class_index[pairs.track]
-    return pairs.take(assign(pairs.track, pairs.detection, cost, kind))
+    chosen = assign(pairs.track, pairs.detection, cost, kind)
+    # By track, in whatever order the pairs were found.
+    return pairs.take(chosen[np.argsort(pairs.track[chosen])])
 
 
 def by_upstream_id(
@@ -144,11 +164,12 @@ def rejected(
     """
     lonely = confirmed.copy()
     lonely[pairs.track] = False
+    track = lonely.nonzero()[0]
+    if track.size == 0 or pairs.detection.size == measured.class_index.size:
+        return np.zeros(0, np.int64)
     free = np.ones(measured.class_index.size, bool)
     free[pairs.detection] = False
-    track, detection = np.flatnonzero(lonely), np.flatnonzero(free)
-    if track.size == 0 or detection.size == 0:
-        return np.zeros(0, np.int64)
+    detection = free.nonzero()[0]
     limit = gate_limit(settings.gate_level, len(space.joint))
     near = gated_pairs(
         predicted.take(track),
@@ -160,7 +181,7 @@ def rejected(
     # A pair inside the gate is no refusal: an upstream id gave the detection away.
     near = near.take(np.flatnonzero(near.nis > limit))
     kind = predicted.class_index[track]
-    chosen = assign(near.track, near.detection, near.nis, kind[near.track])
+    chosen = assign(near.track, near.detection, near.nis.take, kind[near.track])
     return kind[near.track[chosen]]
 
 
@@ -181,16 +202,9 @@ def gated_pairs(
 
     max_distance  unit, in any of the first two lengths; what lies farther is no pair
     """
-    plane = [
-        i for i in space.joint if space.dimensions[i].kind is DimensionKind.LENGTH
-    ][:2]  # fmt: skip
-    sides = _spots(tracks, plane, limit), _spots(detections, plane, limit)
-    track, detection = near_pairs(*sides, max_distance)
-    if np.isfinite(max_distance):
-        apart = np.abs(sides[1].place[detection] - sides[0].place[track])
-        close = (apart <= max_distance).all(axis=1)
-        track, detection = track[close], detection[close]
-    return measured_pairs(tracks, detections, space, track, detection, limit)
+    spots = _spots(tracks, space, limit), _spots(detections, space, limit)
+    track, detection = near_pairs(*spots, max_distance)
+    return measured_pairs(tracks, detections, space, track, detection, limit, max_distance)
 
 
 def measured_pairs(
@@ -200,36 +214,62 @@ def measured_pairs(
     track: IntArray,
     detection: IntArray,
     limit: float = np.inf,
+    max_distance: float = np.inf,
 ) -> GatedPairs:
     """Keeps the given pairs whose νᵀ S⁻¹ ν is within the limit, and measures them."""
-    joint = np.array(space.joint)
-    innovation = space.error(detections.mean[detection], tracks.mean[track])[:, joint]
-    block = (slice(None), joint[:, None], joint)
-    spread = tracks.covariance[block], detections.covariance[block]
-    step = np.arange(joint.size)
-    variance = spread[0][track[:, None], step, step] + spread[1][detection[:, None], step, step]
-    # Each one a bound on νᵀ S⁻¹ ν from below.
-    least = (innovation**2 / variance).max(axis=1)
-    inside = np.flatnonzero(least <= limit)
-    most = _MOST_WORK // joint.size**2
+    joint, period = space.joint, dict(space.periods)
+    ground = [joint.index(i) for i in _plane(space)]
+    (mean, lower), (place, spread) = _by_dimension(tracks, joint), _by_dimension(detections, joint)
+    rows, columns = triangle(len(joint))
+    diagonal = (rows == columns).nonzero()[0]
+    # In the plane first, which leaves few pairs for the other dimensions.
+    for some in (ground, list(range(len(joint)))):
+        innovation = place[some].take(detection, axis=1) - mean[some].take(track, axis=1)
+        for i, at in enumerate(some):
+            if joint[at] in period:
+                half = period[joint[at]] / 2
+                innovation[i] = (innovation[i] + half) % (2 * half) - half
+        variance = spread[diagonal[some]].take(detection, axis=1)
+        variance += lower[diagonal[some]].take(track, axis=1)
+        square = innovation * innovation
+        near = (square <= limit * (1.0 + _ROOM) * variance).all(axis=0)
+        if some is ground:
+            near &= (np.abs(innovation) <= max_distance).all(axis=0)
+        inside = near.nonzero()[0]
+        if inside.size < track.size:
+            track, detection = track[inside], detection[inside]
+    most = min(MOST_PAIRS, _MOST_WORK // len(joint) ** 2)
     if inside.size > most:
-        inside = inside[_nearest(track[inside], least[inside], most)]
-    if inside.size < track.size:
-        track, detection, innovation = track[inside], detection[inside], innovation[inside]
-    joined = spread[0][track] + spread[1][detection]
-    joined[:, step, step] *= 1.0 + _ROUNDING
-    factor = factorise(joined)
-    whitened = whiten(factor, innovation)
-    nis = (whitened**2).sum(axis=0)
+        # Each one a bound on νᵀ S⁻¹ ν from below.
+        least = (square / variance).take(inside, axis=1).max(axis=0)
+        nearest = _nearest(track, least, most)
+        inside, track, detection = inside[nearest], track[nearest], detection[nearest]
+    whitened = innovation.take(inside, axis=1)
+    factor = np.zeros((len(joint), len(joint), track.size))
+    factor[rows, columns] = lower.take(track, axis=1) + spread.take(detection, axis=1)
+    step = np.arange(len(joint))
+    factor[step, step] *= 1.0 + _ROUNDING
+    factorise_lower(factor)
+    whiten_rows(factor, whitened)
+    nis = add_up(whitened * whitened)
     # A distance that is NaN fails the comparison, and is no pair.
-    kept = np.flatnonzero(nis <= limit)
-    return GatedPairs(
-        track[kept],
-        detection[kept],
-        whitened.T[kept],
-        nis[kept],
-        log_determinant(factor[:, :, kept], joint.size),
-    )
+    kept = (nis <= limit).nonzero()[0]
+    pivots = factor[step, step]
+    return GatedPairs(track[kept], detection[kept], whitened.T[kept], nis[kept], pivots.T[kept])
+
+
+def _plane(space: Space) -> list[int]:
+    """Lists the first two lengths of the joint dimensions, or as many as there are."""
+    lengths = (i for i in space.joint if space.dimensions[i].kind is DimensionKind.LENGTH)
+    return list(islice(lengths, 2))
+
+
+def _by_dimension(side: Gaussians, joint: tuple[int, ...]) -> tuple[FloatArray, FloatArray]:
+    """Lays out the joint dimensions: means (J, n), and lower triangles (J (J + 1) / 2, n)."""
+    places = np.array(joint)
+    rows, columns = triangle(places.size)
+    lower = side.covariance.transpose(1, 2, 0)[places[rows], places[columns]]
+    return np.ascontiguousarray(side.mean.T[places]), np.ascontiguousarray(lower)
 
 
 def _nearest(track: IntArray, distance: FloatArray, most: int) -> IntArray:
@@ -242,11 +282,12 @@ def _nearest(track: IntArray, distance: FloatArray, most: int) -> IntArray:
 
 
 @dataclass(frozen=True, slots=True)
-class Spots(Columns):
-    """Tracks or detections in the plane of the first two lengths.
+class Spots:
+    """Tracks or detections along the first length.
 
-    place, reach  (n, 2) positions, and how far each widens the gate: √(a + b) ≤ √a + √b
-    kind          (n,) class
+    place  (n,)
+    reach  (n,) how far each widens the gate: √(a + b) ≤ √a + √b
+    kind   (n,) class
     """
 
     place: FloatArray
@@ -254,146 +295,114 @@ class Spots(Columns):
     kind: IntArray
 
 
-def _spots(gaussians: Gaussians, plane: list[int], limit: float) -> Spots:
-    reach = np.sqrt(limit * gaussians.covariance[:, plane, plane])
-    return Spots(_in_plane(gaussians.mean[:, plane]), _in_plane(reach), gaussians.class_index)
-
-
-def _in_plane(values: FloatArray) -> FloatArray:
-    """Pads values to (n, 2) with zeros where a space has fewer lengths."""
-    if values.shape[1] == 2:
-        return values
-    padded = np.zeros((values.shape[0], 2))
-    padded[:, : values.shape[1]] = values
-    return padded
+def _spots(side: Gaussians, space: Space, limit: float) -> Spots:
+    first = _plane(space)[:1]
+    if not first:
+        nowhere = np.zeros(side.class_index.size)
+        return Spots(nowhere, nowhere, side.class_index)
+    variance = side.covariance[:, first[0], first[0]]
+    reach = np.sqrt(limit * variance) * (1.0 + _ROOM)
+    return Spots(np.ascontiguousarray(side.mean[:, first[0]]), reach, side.class_index)
 
 
 def near_pairs(
     tracks: Spots, detections: Spots, max_distance: float = np.inf
 ) -> tuple[IntArray, IntArray]:
-    """Finds pairs of one class within reach of each other in both coordinates; maybe a few more.
+    """Finds pairs of one class within reach of each other along one length; maybe a few more.
 
     A pair is near where |Δ| ≤ the sum of both reaches, and |Δ| ≤ max_distance.
 
-    returns  (M,) tracks, (M,) detections; at most MOST_PAIRS
+    returns  (M,) tracks, (M,) detections
     """
     if tracks.kind.size * detections.kind.size <= _FEW_PAIRS:
-        track, detection = np.nonzero(tracks.kind[:, None] == detections.kind)
+        track, detection = (tracks.kind[:, None] == detections.kind).nonzero()
         return track, detection
     # The window of a track must cover the widest detection. So that a single one with an absurd
     # covariance does not open the windows for all, the wide ones are looked for by themselves.
-    wide = (detections.reach > 4.0 * _middle(detections.reach)).any(axis=1)
+    wide = detections.reach > 4.0 * np.sort(detections.reach)[(detections.reach.size - 1) // 2]
     found = [
-        _pairs(tracks, detections, rows, max_distance)
-        for rows in (np.flatnonzero(~wide), np.flatnonzero(wide))
+        _swept(tracks, detections, rows, max_distance)
+        for rows in ((~wide).nonzero()[0], wide.nonzero()[0])
         if rows.size
     ]
     return np.concatenate([t for t, _ in found]), np.concatenate([n for _, n in found])
 
 
-def _pairs(
+def _swept(
     tracks: Spots, detections: Spots, rows: IntArray, max_distance: float
 ) -> tuple[IntArray, IntArray]:
     """Finds near pairs with these rows of the detections."""
-    some = detections.take(rows)
+    place, reach = detections.place[rows], detections.reach[rows]
+    along = np.argsort(place, kind="stable")
+    place, kind = place[along], detections.kind[rows[along]]
+    # Classes one behind the other, each along the length: the key is class, then rank.
+    by_class = np.argsort(kind, kind="stable")
+    ranks = rows.size + 1
+    key = kind[by_class] * ranks + by_class
     # No two lie farther apart than the whole scene is wide.
-    wide = 2.0 * np.ptp(np.concatenate([tracks.place, some.place]), axis=0)
-    window = np.minimum(tracks.reach + some.reach.max(axis=0), np.minimum(wide, max_distance))
+    widest = 2.0 * np.ptp(np.concatenate([tracks.place, place]))
+    window = np.minimum(tracks.reach + reach.max(), min(widest, max_distance * (1.0 + _ROOM)))
     for _ in range(_MOST_HALVINGS):
-        owner, order, begin, count = _ranges(tracks, window, some)
-        if count.sum() <= MOST_PAIRS // 2:
+        low = np.searchsorted(place, tracks.place - window, side="left")
+        high = np.searchsorted(place, tracks.place + window, side="right")
+        begin = np.searchsorted(key, tracks.kind * ranks + low)
+        count = np.searchsorted(key, tracks.kind * ranks + high) - begin
+        if count.sum() <= _MOST_SWEPT:
             break
         window = 0.5 * window
     else:
-        count = np.minimum(count, MOST_PAIRS // 2 // owner.size)
-    total = int(count.sum())
+        count = np.minimum(count, _MOST_SWEPT // count.size)
     # Each range as its places: a running number, less where the range began in it.
     ends = np.cumsum(count)
-    places = np.arange(total) - np.repeat(ends - count - begin, count)
-    return np.repeat(owner, count), rows[order[places]]
+    places = np.arange(count.sum()) - np.repeat(ends - count - begin, count)
+    owner = np.repeat(np.arange(count.size), count)
+    return owner, rows[along[by_class[places]]]
 
 
-def _ranges(
-    tracks: Spots, window: FloatArray, detections: Spots
-) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-    """Sorts detections by cell, and finds the ranges of them in the window of each track.
-
-    returns  the track of each range; the order of detections; where each range begins in that
-             order, and how long it is
-    """
-    # Windows of the usual size cover two or three rows of cells.
-    cell = np.maximum(_middle(window), np.finfo(float).tiny)
-    # The origin lies amid the detections, so that few are too far out for a cell of their own.
-    origin = _middle(detections.place)
-    key = _key(detections.kind, *_cells(detections.place - origin, cell).T)
-    order = np.argsort(key, kind="stable")
-    key = key[order]
-    low = _cells(tracks.place - window - origin, cell)
-    high = _cells(tracks.place + window - origin, cell)
-    rows = high[:, 0] - low[:, 0] + 1
-    narrow, broad = np.flatnonzero(rows <= _MOST_ROWS), np.flatnonzero(rows > _MOST_ROWS)
-    spanned = rows[narrow]
-    owner = np.repeat(narrow, spanned)
-    ends = np.cumsum(spanned)
-    row = low[owner, 0] + np.arange(owner.size) - np.repeat(ends - spanned, spanned)
-    # Of a broad window, all cells of a class: from its first one to the first of the next class.
-    first = _key(tracks.kind[broad], -_HALF, -_HALF)
-    last = _key(tracks.kind[broad] + 1, -_HALF, -_HALF)
-    firsts = np.append(_key(tracks.kind[owner], row, low[owner, 1]), first)
-    begin = np.searchsorted(key, firsts, side="left")
-    end = np.append(
-        np.searchsorted(key, _key(tracks.kind[owner], row, high[owner, 1]), side="right"),
-        np.searchsorted(key, last),
-    )
-    return np.append(owner, broad), order, begin, end - begin
-
-
-def _middle(values: FloatArray) -> FloatArray:
-    """Finds the lower median of each column."""
-    middle: FloatArray = np.sort(values, axis=0)[(values.shape[0] - 1) // 2]
-    return middle
-
-
-def _cells(positions: FloatArray, cell: FloatArray) -> IntArray:
-    """Numbers the cell of each position, clipped in a way that keeps their order."""
-    return np.clip(np.floor(positions / cell), -_HALF, _HALF - 1).astype(np.int64)
-
-
-def _key(kind: IntArray, row: IntArray | int, column: IntArray | int) -> IntArray:
-    """Packs class, row and column into one number, in that order."""
-    return ((kind << _BITS) + row + _HALF << _BITS) + column + _HALF
-
-
-def assign(track: IntArray, detection: IntArray, cost: FloatArray, kind: IntArray) -> IntArray:
+def assign(
+    track: IntArray,
+    detection: IntArray,
+    cost: Callable[[IntArray], FloatArray],
+    kind: IntArray,
+) -> IntArray:
     """Chooses pairs among M, as many as there can be, then the cheapest; returns their positions.
 
     track, detection  (M,) of each pair, each pair once
-    cost              (M,)
+    cost              returns those of pairs at some positions; only of pairs that compete
     kind              (M,) class of each pair; the classes share no track and no detection
     """
     if track.size == 0:
         return np.zeros(0, np.int64)
     # A pair whose track and detection are in no other pair is chosen without a solver.
     lone = (np.bincount(track)[track] == 1) & (np.bincount(detection)[detection] == 1)
-    contested = np.flatnonzero(~lone)
-    chosen = [np.flatnonzero(lone)]
-    for one in np.unique(kind[contested]).tolist():
-        pairs = contested[kind[contested] == one]
-        chosen.append(pairs[_solve(track[pairs], detection[pairs], cost[pairs])])
+    contested = (~lone).nonzero()[0]
+    if contested.size == 0:
+        return np.arange(track.size)
+    chosen = [lone.nonzero()[0]]
+    costs, kinds = cost(contested), kind[contested]
+    for one in np.unique(kinds).tolist():
+        some = (kinds == one).nonzero()[0]
+        pairs = contested[some]
+        chosen.append(pairs[_solve(track[pairs], detection[pairs], costs[some])])
     return np.concatenate(chosen)
 
 
 def _solve(track: IntArray, detection: IntArray, cost: FloatArray) -> IntArray:
-    rows, row = np.unique(track, return_inverse=True)
-    columns, column = np.unique(detection, return_inverse=True)
-    shape = (rows.size, columns.size)
+    (row, rows), (column, columns) = _renumbered(track), _renumbered(detection)
     # A forbidden pair costs more than all allowed ones together, so that none of these is left
     # out for a cheaper sum.
     cheapest, dearest = cost.min(), cost.max()
-    forbidden = (dearest - cheapest + 1.0) * (min(shape) + 1)
-    matrix = np.full(shape, forbidden)
+    forbidden = (dearest - cheapest + 1.0) * (min(rows, columns) + 1)
+    matrix = np.full((rows, columns), forbidden)
     matrix[row, column] = cost - cheapest
-    position = np.full(shape, -1)
+    position = np.full((rows, columns), -1)
     position[row, column] = np.arange(track.size)
     found: IntArray = position[linear_sum_assignment(matrix)]
     return found[found >= 0]
+
+
+def _renumbered(values: IntArray) -> tuple[IntArray, int]:
+    """Numbers values from 0 on, in their order, without gaps; and counts the different ones."""
+    there = np.bincount(values) > 0
+    number = np.cumsum(there) - 1
+    return number[values], int(number[-1]) + 1

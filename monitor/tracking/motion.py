@@ -22,6 +22,7 @@ import numpy as np
 
 from monitor.frames.frame import EgoMotion, Pose, Twist
 from monitor.frames.space import Dimension, DimensionKind, FloatArray, IntArray, Space
+from monitor.frames.words import MeasurementNoise
 
 # Share of a variance that rounding may take from it, after a few sums of products.
 _ROUNDING = 1e-14
@@ -36,13 +37,6 @@ class Association(StrEnum):
 
     OWN = "own"  # our gates and assignment
     UPSTREAM = "upstream"  # the detection's upstream_track_id; without one, our gates
-
-
-class MeasurementNoise(StrEnum):
-    """The source of R, the measurement noise of a detection."""
-
-    DETECTION = "detection"  # the covariance that is forwarded
-    UNIT = "unit"  # the identity, as trackers use that are left at their defaults
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +135,14 @@ class MotionModel:
         )
 
     @cached_property
+    def moving_columns(self) -> IntArray | slice:
+        """Says where the moving dimensions are; a slice, which is quicker, if side by side."""
+        first = int(self.moving[0]) if self.moving.size else 0
+        side_by_side = slice(first, first + self.moving.size)
+        in_line = self.moving.tolist() == [*range(self.k)][side_by_side]
+        return side_by_side if in_line else self.moving
+
+    @cached_property
     def _powers(self) -> tuple[FloatArray, FloatArray]:
         """Powers of the time step by which the entries of F and of Q grow, (S, S) each."""
         velocity = np.zeros(self.size)
@@ -221,17 +223,23 @@ def _chosen(own: float | None, general: float) -> float:
 
 
 def predict(
-    state: FloatArray, covariance: FloatArray, transition: FloatArray, diffusion: FloatArray
+    state: FloatArray, covariance: FloatArray, model: MotionModel, seconds: float
 ) -> tuple[FloatArray, FloatArray]:
-    """Predicts F x and F P Fᵀ + Q.
+    """Predicts F x and F P Fᵀ + Q a time step ≥ 0 later; into new arrays.
+
+    F is the identity but for Δt between a dimension and its velocity: rows, then columns, of P
+    get Δt times those of the velocities.
 
     state       (T, S)
     covariance  (T, S, S)
-    transition  F, (S, S), the same for all tracks
-    diffusion   Q, (S, S)
     """
-    turned = np.ascontiguousarray(transition.T)
-    return state @ turned, regular(transition @ covariance @ turned + diffusion)
+    k, moving = model.k, model.moving_columns
+    state, covariance = state.copy(), covariance.copy()
+    state[:, moving] += seconds * state[:, k:]
+    covariance[:, moving] += seconds * covariance[:, k:]
+    covariance[:, :, moving] += seconds * covariance[:, :, k:]
+    covariance += model.step(seconds)[1]
+    return state, regular(covariance)
 
 
 def update(
@@ -240,24 +248,34 @@ def update(
     """Updates to x + K ν and Joseph's covariance (I − KH) P (I − KH)ᵀ + K R Kᵀ.
 
     Joseph's form is a sum of two covariances, so that rounding in the gain cannot make
-    it indefinite. H = [I 0]: the first K states are measured.
+    it indefinite. H = [I 0]: the first K states are measured. Each sum is added up in one
+    order, one track beside the other, so that a track has the same bits alone and among others.
 
     state       (T, S)
     covariance  (T, S, S)
     innovation  ν = z − H x, (T, K), angles wrapped
     noise       R, (T, K, K)
     """
-    k = innovation.shape[1]
-    gain = covariance[:, :, :k] @ _inverse(regular(covariance[:, :k, :k] + noise))
+    size, k = covariance.shape[1], innovation.shape[1]
+    p, r = _by_entry(covariance), _by_entry(noise)
+    spread = p[:k, :k] + r
+    step = np.arange(size)
+    spread[step[:k], step[:k]] *= 1.0 + _ROUNDING
+    gain = _product(p[:, :k], _inverse(spread))
     # I − KH is made before P is multiplied: P − K H P would lose what is left of a large P.
-    rest = np.empty_like(covariance)
-    rest[:] = np.eye(covariance.shape[1])
-    rest[:, :, :k] -= gain
-    joseph = rest @ covariance @ _transposed(rest)
-    joseph += gain @ noise @ _transposed(gain)
-    moved = state + (gain @ innovation[:, :, None])[:, :, 0]
-    # Symmetric but for rounding, which would grow from frame to frame.
-    return moved, regular(0.5 * (joseph + joseph.transpose(0, 2, 1)))
+    # Its columns from K on are those of the identity.
+    rest = -gain
+    rest[step[:k], step[:k]] += 1.0
+    half = _product(rest, p[:k])
+    half[k:] += p[k:]
+    joseph = _product(half[:, :k], rest.swapaxes(0, 1))
+    joseph[:, k:] += half[:, k:]
+    joseph = _product(_product(gain, r), gain.swapaxes(0, 1), joseph)
+    joseph[step, step] *= 1.0 + _ROUNDING
+    moved = state + _product(gain, innovation.T[:, None])[:, 0].T
+    # Symmetric but for rounding, which would grow from frame to frame: the lower triangle counts.
+    mirrored = joseph.reshape(size * size, -1)[lower_of_square(size)]
+    return moved, np.ascontiguousarray(mirrored.T).reshape(covariance.shape)
 
 
 def regular(covariance: FloatArray) -> FloatArray:
@@ -271,26 +289,42 @@ def regular(covariance: FloatArray) -> FloatArray:
     return covariance
 
 
-def _transposed(matrices: FloatArray) -> FloatArray:
-    """Transposes each matrix, as a copy: stacked products of views take three times as long."""
-    return np.ascontiguousarray(matrices.transpose(0, 2, 1))
+@cache
+def lower_of_square(size: int) -> IntArray:
+    """Finds each entry of a symmetric matrix, row by row, on or below the diagonal; (size²,)."""
+    row, column = np.divmod(np.arange(size * size), size)
+    return np.maximum(row, column) * size + np.minimum(row, column)
+
+
+def _by_entry(matrices: FloatArray) -> FloatArray:
+    """Lays (T, …, …) out as (…, …, T): an entry of all tracks side by side."""
+    return np.ascontiguousarray(matrices.transpose(1, 2, 0))
+
+
+def _product(left: FloatArray, right: FloatArray, onto: FloatArray | None = None) -> FloatArray:
+    """Multiplies (I, J, T) by (J, K, T), each sum over J in order; adds to `onto`, in place."""
+    term = np.empty((left.shape[0], *right.shape[1:]))
+    total = np.zeros_like(term) if onto is None else onto
+    for j in range(left.shape[1]):
+        total += np.multiply(left[:, j, None], right[j], out=term)
+    return total
 
 
 def _inverse(covariance: FloatArray) -> FloatArray:
-    """Inverts matrices (T, K, K), symmetric positive definite, by the sweep operator.
+    """Inverts matrices (K, K, T), symmetric positive definite, by the sweep operator; in place.
 
     One pivot after the other for all matrices at once: a third of the time of a LAPACK call
     for each, indifferent to units, and a matrix without an inverse spoils no other.
     source  Goodnight 1979, A tutorial on the SWEEP operator
     """
-    swept: FloatArray = np.array(covariance.transpose(1, 2, 0), order="C", copy=True)
+    swept = covariance
     for j in range(swept.shape[0]):
         pivot = swept[j, j].copy()
         row = swept[j] / pivot
         swept -= swept[:, j][:, None] * row
         swept[j] = swept[:, j] = row
         swept[j, j] = -1.0 / pivot
-    return -np.ascontiguousarray(swept.transpose(2, 0, 1))
+    return np.negative(swept, out=swept)
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,7 +148,7 @@ def _shared_out(distance: FloatArray) -> IntArray:
     """Finds the tracks that get an object: as many as can be, then the nearest."""
     objects, tracks = np.nonzero(np.isfinite(distance))
     one_kind = np.zeros(tracks.size, np.int64)
-    return tracks[assign(tracks, objects, distance[objects, tracks], one_kind)]
+    return tracks[assign(tracks, objects, distance[objects, tracks].take, one_kind)]
 
 
 def track_errors(

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from monitor.frames.detections import IdArray
 from monitor.frames.frame import EgoMotion, Pose, ReportedTracks, TrackStatus
 from monitor.frames.space import BoolArray, Columns, FloatArray, IntArray, Space
+from monitor.frames.words import MeasurementNoise
 from monitor.tracking.association import (
     GatedPairs,
     Gaussians,
@@ -28,7 +29,6 @@ from monitor.tracking.association import (
 from monitor.tracking.motion import (
     Association,
     InnovationSums,
-    MeasurementNoise,
     MotionModel,
     TrackerSettings,
     flipping_dimension,
@@ -277,7 +277,7 @@ def _brought_forward(
         return tracks, innovations
     state, covariance = tracks.state, tracks.covariance
     # Predicted in the axes of the last frame, in which the velocity is given; then moved.
-    state, covariance = predict(state, covariance, *motion.step(seconds))
+    state, covariance = predict(state, covariance, motion, seconds)
     motion.space.wrap(state)
     if seen.ego is not None:
         travelled = relative_motion(before.pose, seen.ego, seconds)

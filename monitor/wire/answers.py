@@ -24,8 +24,8 @@ from monitor.frames.reasons import Notice
 from monitor.frames.space import Dimension, FloatArray, IntArray, packed_covariances
 from monitor.v1 import frame_pb2, perception_monitor_pb2, tracker_pb2, truth_pb2
 from monitor.wire.client_messages import frame_head, stream_header
-from monitor.wire.messages import message_of
 from monitor.wire.records import DETECTION, DETECTIONS, RESULT, TRACK, Field, build_partial, framed
+from monitor.wire.values import message_of
 
 _TRACKS = 8  # the field number of the tracks in FrameResult
 _FRAME = 5  # the field number of the frame in UpdateRequest
@@ -219,7 +219,7 @@ def _with_made(
     forms = np.flatnonzero(np.bincount(form)).tolist()
     for wanted in forms:
         here = np.flatnonzero(form == wanted) if len(forms) > 1 else slice(None)
-        packed = packed_covariances(made.covariance[here], wanted)
+        packed = made.in_form(wanted)[here]
         covariance = with_rows(covariance, rows[here], packed)
     return with_rows(mean, rows, made.mean), covariance
 

@@ -6,9 +6,10 @@ No connection lives here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -27,14 +28,12 @@ from monitor.frames.space import (
 )
 from monitor.frames.status import TruthAccount
 from monitor.v1 import frame_pb2, perception_monitor_pb2, truth_pb2
-from monitor.wire.messages import message_of
 from monitor.wire.records import (
     DETECTION,
     DETECTIONS,
     LABEL,
     RESULT,
     TRACK,
-    ByteArray,
     Field,
     RecordColumns,
     TailReader,
@@ -45,6 +44,7 @@ from monitor.wire.records import (
     read_varint,
     record_columns,
 )
+from monitor.wire.values import message_of
 
 _LENGTH_DELIMITED = 2
 _MESSAGE_INDEX = 3  # its field number in FrameResult
@@ -271,7 +271,7 @@ def stream_header(header: Header) -> frame_pb2.StreamHeader:
 def encode_frame(frame: OutgoingFrame) -> bytes:
     """Encodes a ProcessRequest with a frame; full covariances go out as lower triangles."""
     head = frame_head(frame.frame_id, frame.stamp_ns, frame.ego)
-    return framed(2, head, _detections(frame).tobytes())
+    return framed(2, head, _detections(frame))
 
 
 def encode_frames(
@@ -282,11 +282,18 @@ def encode_frames(
     numbers, stamps_ns  of each frame
     ends                where the rows of each frame end, and those of the next one begin
     """
-    records, begins = _detections(rows), (0, *ends[:-1])
+    parts = _divided(_detections(rows), rows.id.size, ends)
     return [
-        framed(2, frame_head(number, stamp_ns, None), records[begin:end].tobytes())
-        for number, stamp_ns, begin, end in zip(numbers, stamps_ns, begins, ends, strict=True)
+        framed(2, frame_head(number, stamp_ns, None), part)
+        for number, stamp_ns, part in zip(numbers, stamps_ns, parts, strict=True)
     ]
+
+
+def _divided(records: bytes, n: int, ends: Sequence[int]) -> Iterator[bytes]:
+    """Divides n records of one length."""
+    length = len(records) // max(n, 1)
+    for begin, end in pairwise((0, *ends)):
+        yield records[begin * length : end * length]
 
 
 def frame_head(frame_id: int | None, stamp_ns: int | None, ego: EgoMotion | None) -> bytes:
@@ -301,11 +308,10 @@ def frame_head(frame_id: int | None, stamp_ns: int | None, ego: EgoMotion | None
     return head.SerializeToString()
 
 
-def _detections(frame: OutgoingFrame) -> ByteArray:
-    """Encodes the detections of a frame, (n, length)."""
+def _detections(frame: OutgoingFrame) -> bytes:
     n = frame.id.size
     if n == 0:
-        return np.zeros((0, 0), np.uint8)
+        return b""
     covariance = frame.covariance
     if covariance is not None and covariance.ndim == 3:
         k = covariance.shape[1]
@@ -359,19 +365,20 @@ def encode_truths(
     objects: TrackIds | None,
 ) -> list[bytes]:
     """Encodes ReportGroundTruthRequests for frames at once, as encode_frames does."""
-    found, begins = [], (0, *ends[:-1])
-    alike = ids.size and (objects is None or objects.known.all())
-    if alike:
+    if objects is None or objects.known.all():
         given = {1: ids, 2: truth} | ({} if objects is None else {5: objects.id})
-        records = build(DETECTIONS, LABEL, given, ids.size)
-    for number, begin, end in zip(numbers, begins, ends, strict=True):
+        records = build(DETECTIONS, LABEL, given, ids.size) if ids.size else b""
+        heads = (truth_pb2.FrameTruth(stream=stream, frame_id=number) for number in numbers)
+        parts = _divided(records, ids.size, ends)
+        return [
+            framed(1, head.SerializeToString(), part)
+            for head, part in zip(heads, parts, strict=True)
+        ]
+    found = []
+    for number, (begin, end) in zip(numbers, pairwise((0, *ends)), strict=True):
         part = slice(begin, end)
-        if alike:
-            head = truth_pb2.FrameTruth(stream=stream, frame_id=number).SerializeToString()
-            found.append(framed(1, head, records[part].tobytes()))
-        else:
-            some = None if objects is None else TrackIds(objects.id[part], objects.known[part])
-            found.append(encode_truth(stream, number, ids[part], truth[part], objects=some))
+        some = TrackIds(objects.id[part], objects.known[part])
+        found.append(encode_truth(stream, number, ids[part], truth[part], objects=some))
     return found
 
 

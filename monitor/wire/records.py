@@ -3,7 +3,7 @@
 Reading every field of every detection from Python costs 5 to 15 µs each. Messages
 with the same fields have the same length, so a frame's detections are an array of
 records: the first is walked once, the bytes that make up its structure (tags and
-lengths) are compared in all others at once, and the values are views.
+lengths) are compared in all others at once, and the values are copied column by column.
 
 Columns hide whether the records are of one layout or of many.
 """
@@ -11,17 +11,18 @@ Columns hide whether the records are of one layout or of many.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from monitor.frames.space import FloatArray, IntArray
+from monitor.frames.space import FloatArray, IntArray, read_only
+from monitor.native import kernels
 from monitor.v1 import frame_pb2, truth_pb2
 
 ByteArray = npt.NDArray[np.uint8]
@@ -29,6 +30,9 @@ DETECTIONS = 15  # the field number of the detections in Frame, FrameResult and 
 
 # Layouts of one length that are looked for in all records at once, before the rest is walked.
 FEW_LAYOUTS = 16
+
+# Layouts that a stream may change between without a walk: with ground truth and without, say.
+MOST_REMEMBERED = 4
 Positions = IntArray | slice
 Scalar = TypeVar("Scalar", np.uint64, np.int64, np.uint32, np.uint8, np.float64)
 
@@ -90,15 +94,25 @@ class FieldPlace:
 class Layout:
     """The structure of a record.
 
-    length     bytes
-    positions  of the bytes that are structure, and their values
-    fields     by number
+    mask    (length,) 255 where a byte is structure, 0 where it belongs to a value
+    values  (length,) the bytes of structure, 0 elsewhere
+    fields  by number
+    places  (fields, 2) where the values of each field begin, and how many bytes they take
     """
 
-    length: int
-    positions: npt.NDArray[np.int64]
+    mask: ByteArray
     values: ByteArray
     fields: Mapping[int, FieldPlace]
+    places: IntArray
+
+    @property
+    def length(self) -> int:
+        """Counts the bytes."""
+        return self.mask.size
+
+    def fits(self, rows: ByteArray) -> npt.NDArray[np.bool_]:
+        """Tells which records (n, length) have this structure, (n,)."""
+        return np.asarray(~((rows & self.mask) ^ self.values).any(axis=1))
 
 
 def varint(value: int) -> bytes:
@@ -129,7 +143,8 @@ def walk(record: bytes, schema: Schema, prefix: int) -> Layout | None:
 
     record  a serialised message, after `prefix` bytes of tag and length
     """
-    structure = list(range(prefix))
+    mask = np.zeros(len(record), np.uint8)
+    mask[:prefix] = 255
     fields: dict[int, FieldPlace] = {}
     at = prefix
     while at < len(record):
@@ -148,12 +163,12 @@ def walk(record: bytes, schema: Schema, prefix: int) -> Layout | None:
             count = length // size
         elif kind is Kind.FLAG and record[at] > 0x7F:
             return None
-        structure.extend(range(begin, at))
+        mask[begin:at] = 255
         fields[number] = FieldPlace(at, count, dtype, size)
         at += size * count
-    positions = np.array(structure, np.int64)
-    values = np.frombuffer(record, np.uint8)[positions]
-    return Layout(len(record), positions, values, fields)
+    values = np.frombuffer(record, np.uint8) & mask
+    places = [(place.offset, place.size * place.count) for place in fields.values()]
+    return Layout(mask, values, fields, np.array(places, np.int64).reshape(-1, 2))
 
 
 @lru_cache(maxsize=256)
@@ -174,8 +189,8 @@ def _template(number: int, parts: tuple[tuple[int, Kind, int], ...]) -> tuple[by
 
 def build(
     number: int, schema: Schema, fields: Mapping[int, npt.NDArray[np.generic]], n: int
-) -> ByteArray:
-    """Writes n records of field `number` of the enclosing message, (n, length) bytes.
+) -> bytes:
+    """Writes n records of field `number` of the enclosing message, all of one length.
 
     fields  by number, ascending: values (n,), or (n, count) for DOUBLES
     """
@@ -185,15 +200,16 @@ def build(
         if values.ndim == 1 or values.shape[1]
     )
     record, layout = _template(number, parts)
+    columns = [
+        np.ascontiguousarray(fields[field_number], kind.value[0]) for field_number, kind, _ in parts
+    ]
+    if kernels is not None:
+        return kernels.write_records(record, layout.places, columns, n)
     out = np.empty((n, layout.length), np.uint8)
     out[:] = np.frombuffer(record, np.uint8)
-    for field_number, _, count in parts:
-        place, values = layout.fields[field_number], fields[field_number]
-        view = np.ndarray(
-            (n, count), place.dtype, out, offset=place.offset, strides=(layout.length, place.size)
-        )
-        view[:] = values.reshape(n, count)
-    return out
+    for (offset, size), column in zip(layout.places.tolist(), columns, strict=True):
+        out[:, offset : offset + size] = column.view(np.uint8).reshape(n, size)
+    return out.tobytes()
 
 
 def framed(number: int, *parts: bytes) -> bytes:
@@ -201,21 +217,20 @@ def framed(number: int, *parts: bytes) -> bytes:
     return b"".join((varint(number << 3 | 2), varint(sum(map(len, parts))), *parts))
 
 
-def interleave(n: int, pieces: Sequence[tuple[npt.NDArray[np.int64], ByteArray]]) -> bytes:
+def interleave(n: int, pieces: Sequence[tuple[npt.NDArray[np.int64], bytes]]) -> bytes:
     """Joins the records of n rows in their order; each row is in one piece, its rows ascend."""
     if len(pieces) == 1:
-        return pieces[0][1].tobytes()
+        return pieces[0][1]
     piece, place = np.empty(n, np.int64), np.empty(n, np.int64)
     for i, (rows, _) in enumerate(pieces):
         piece[rows], place[rows] = i, np.arange(rows.size)
     # A run of rows of one piece is a slice of its bytes: there are few runs, each is copied whole.
     begin = np.concatenate([[0], np.flatnonzero(piece[1:] != piece[:-1]) + 1])
     end = np.append(begin[1:], n) - 1
-    length = np.array([data.shape[1] for _, data in pieces])[piece[begin]]
+    length = np.array([len(data) // rows.size for rows, data in pieces])[piece[begin]]
     first, last = place[begin] * length, (place[end] + 1) * length
-    views = [data.data.cast("B") for _, data in pieces]
     runs = zip(piece[begin].tolist(), first.tolist(), last.tolist(), strict=True)
-    return b"".join([views[i][at:stop] for i, at, stop in runs])
+    return b"".join([memoryview(pieces[i][1])[at:stop] for i, at, stop in runs])
 
 
 def build_partial(
@@ -233,12 +248,9 @@ def build_partial(
     given = [counts for _, counts in fields.values() if counts is not None]
     differing = [counts for counts in given if (counts != counts[0]).any()]
     if not differing and not apart:
-        return build(number, schema, _written(fields, slice(None), 0), n).tobytes()
+        return build(number, schema, _written(fields, slice(None), 0), n)
     apart = apart or {}
-    pieces = [
-        (np.array([row]), np.frombuffer(framed(number, record), np.uint8).reshape(1, -1))
-        for row, record in apart.items()
-    ]
+    pieces = [(np.array([row]), framed(number, record)) for row, record in apart.items()]
     left = np.delete(np.arange(n), list(apart))
     while left.size:
         alike = np.ones(left.size, bool)
@@ -263,32 +275,20 @@ def _written(
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """n records of one layout, in one buffer."""
+    """n records of one layout, by the number of a field: its values, (n, count), contiguous."""
 
-    data: ByteArray
-    layout: Layout
-
-    @property
-    def n(self) -> int:
-        """Number of records."""
-        return int(self.data.shape[0])
-
-    def column(self, number: int) -> npt.NDArray[np.generic] | None:
-        """Returns the values of a field, (n, count), aligned and contiguous; None where absent."""
-        place = self.layout.fields.get(number)
-        if place is None:
-            return None
-        part = self.data[:, place.offset : place.offset + place.size * place.count]
-        return np.ascontiguousarray(part).view(place.dtype).reshape(self.n, place.count)
+    n: int
+    columns: Mapping[int, npt.NDArray[np.generic]]
 
 
 @dataclass(slots=True)
 class TailReader:
-    """Finds repeated records at the end of messages; remembers the layout it saw last."""
+    """Finds repeated records at the end of messages; remembers the layouts it saw last."""
 
     number: int
     schema: Schema
-    _last: Layout | None = None
+    # The latest first.
+    _known: list[Layout] = field(default_factory=list)
 
     def read(self, data: bytes, start: int, n: int, first: Callable[[], bytes]) -> Records | None:
         """Reads the last n records of a message, if they all have one structure.
@@ -298,37 +298,57 @@ class TailReader:
         first  gives the first of these, serialised by itself
         returns None if their layouts differ, or one is not in the schema
         """
-        if self._last is not None:
-            records = _matching(data, start, n, self._last)
-            if records is not None:
-                return records
+        records = self.read_again(data, start, n)
+        if records is not None:
+            return records
         body = first()
         record = framed(self.number, body)
         layout = walk(record, self.schema, len(record) - len(body))
-        if layout is None:
+        if layout is None or len(data) != start + n * layout.length:
             return None
-        records = _matching(data, start, n, layout)
+        records = _columns(data, start, n, layout)
         if records is not None:
-            self._last = layout
+            self._known = [layout, *self._known[: MOST_REMEMBERED - 1]]
         return records
 
-    def read_again(self, data: bytes, start: int) -> Records | None:
-        """Reads all records from `start` on, if they have the structure of the last message's."""
-        if self._last is None or len(data) == start:
-            return None
-        n, rest = divmod(len(data) - start, self._last.length)
-        return None if rest else _matching(data, start, n, self._last)
+    def read_again(self, data: bytes, start: int, n: int | None = None) -> Records | None:
+        """Reads all records from `start` on, if they have the structure of a message of before.
 
-
-def _matching(data: bytes, start: int, n: int, layout: Layout) -> Records | None:
-    # Where the first record begins and every one has the structure, each begins where the one
-    # before it ends: nothing that is written into the values can shift them.
-    if len(data) != start + n * layout.length:
+        n  how many they are; None: any number but 0
+        """
+        # Where the first record begins and every one has the structure, each begins where the one
+        # before it ends: nothing that is written into the values can shift them.
+        for place, layout in enumerate(self._known):
+            found, rest = divmod(len(data) - start, layout.length)
+            if rest or not found or n not in (None, found):
+                continue
+            records = _columns(data, start, found, layout)
+            if records is not None:
+                self._known.insert(0, self._known.pop(place))
+                return records
         return None
+
+
+def _columns(data: bytes, start: int, n: int, layout: Layout) -> Records | None:
+    """Reads n records, which end the data; None if not all have the layout."""
+    places = layout.fields.items()
+    if kernels is not None:
+        columns = {number: np.empty((n, place.count), place.dtype) for number, place in places}
+        into = list(columns.values())
+        alike = kernels.read_records(data, start, layout.mask, layout.values, layout.places, into)
+        return Records(n, columns) if alike else None
     rows = np.frombuffer(data, np.uint8, offset=start).reshape(n, layout.length)
-    if not (rows[:, layout.positions] == layout.values).all():
-        return None
-    return Records(rows, layout)
+    return _taken(rows, layout) if layout.fits(rows).all() else None
+
+
+def _taken(rows: ByteArray, layout: Layout) -> Records:
+    """Takes the values of records (n, length), which have the layout."""
+    columns = {}
+    for number, place in layout.fields.items():
+        part = rows[:, place.offset : place.offset + place.size * place.count]
+        column = np.ascontiguousarray(part).view(place.dtype)
+        columns[number] = column.reshape(rows.shape[0], place.count)
+    return Records(rows.shape[0], columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,17 +360,15 @@ class RecordColumns:
 
     def sent(self, number: int) -> bool:
         """Tells whether any record has the field."""
-        return any(number in records.layout.fields for _, records in self.groups)
+        return any(number in records.columns for _, records in self.groups)
 
     def scalar(self, number: int, dtype: type[Scalar], absent: float = 0) -> npt.NDArray[Scalar]:
         """Returns (n,) values, `absent` where the field was not sent."""
-        if len(self.groups) == 1 and isinstance(self.groups[0][0], slice):
-            column = self.groups[0][1].column(number)
-            if column is not None:
-                return column[:, 0].astype(dtype, copy=False)
+        if (only := self._only) is not None and number in only:
+            return only[number][:, 0].astype(dtype, copy=False)
         out = np.full(self.n, absent, dtype)
         for positions, records in self.groups:
-            column = records.column(number)
+            column = records.columns.get(number)
             if column is not None:
                 out[positions] = column[:, 0]
         return out
@@ -364,10 +382,12 @@ class RecordColumns:
         return (self.scalar(number, np.uint64), self.present(number)) if self.sent(number) else None
 
     def present(self, number: int) -> npt.NDArray[np.bool_]:
-        """Tells of each record whether it has the field, (n,)."""
+        """Tells of each record whether it has the field, (n,); not to be written to."""
+        if (only := self._only) is not None:
+            return _everywhere(self.n, number in only)
         out = np.zeros(self.n, bool)
         for positions, records in self.groups:
-            out[positions] = number in records.layout.fields
+            out[positions] = number in records.columns
         return out
 
     def doubles(self, number: int, widest: int) -> tuple[FloatArray, IntArray]:
@@ -375,14 +395,12 @@ class RecordColumns:
 
         widest  most values that are kept where layouts differ
         """
+        if (only := self._only) is not None:
+            sent = only[number].astype(np.float64, copy=False) if number in only else None
+            values = np.zeros((self.n, 0)) if sent is None else sent
+            return values, _everywhere(self.n, values.shape[1])
         lengths = np.zeros(self.n, np.int64)
-        columns = [(positions, records.column(number)) for positions, records in self.groups]
-        if len(columns) == 1 and isinstance(columns[0][0], slice):
-            column = columns[0][1]
-            if column is None:
-                return np.zeros((self.n, 0)), lengths
-            lengths += column.shape[1]
-            return column.astype(np.float64, copy=False), lengths
+        columns = [(positions, records.columns.get(number)) for positions, records in self.groups]
         for positions, column in columns:
             lengths[positions] = 0 if column is None else column.shape[1]
         width = min(int(lengths.max(initial=0)), widest)
@@ -392,6 +410,20 @@ class RecordColumns:
                 kept = min(width, column.shape[1])
                 values[positions, :kept] = column[:, :kept]
         return values, lengths
+
+    @property
+    def _only(self) -> Mapping[int, npt.NDArray[np.generic]] | None:
+        """Returns the fields where all records are of one layout, else None."""
+        if len(self.groups) == 1 and isinstance(self.groups[0][0], slice):
+            return self.groups[0][1].columns
+        return None
+
+
+# Typed: 1 and True are equal, and make other arrays.
+@lru_cache(maxsize=256, typed=True)
+def _everywhere(n: int, value: bool | int) -> npt.NDArray[Any]:
+    """Returns (n,) filled with one value; read-only, since frames share it."""
+    return read_only(np.full(n, value))
 
 
 def record_columns(
@@ -430,11 +462,11 @@ def columns_by_layout(single: list[bytes], schema: Schema) -> RecordColumns:
                 break
             alike = np.arange(positions.size) == 0
             if (layout := walk(rows[0].tobytes(), schema, 0)) is not None:
-                alike = (rows[:, layout.positions] == layout.values).all(axis=1)
-                groups.append((positions[alike], Records(rows[alike], layout)))
+                alike = layout.fits(rows)
+                groups.append((positions[alike], _taken(rows[alike], layout)))
             positions, rows = positions[~alike], rows[~alike]
         # The rest one by one: the cost of very many layouts stays linear.
         for i in range(positions.size):
             if (layout := walk(rows[i].tobytes(), schema, 0)) is not None:
-                groups.append((positions[i : i + 1], Records(rows[i : i + 1], layout)))
+                groups.append((positions[i : i + 1], _taken(rows[i : i + 1], layout)))
     return RecordColumns(len(single), tuple(groups))

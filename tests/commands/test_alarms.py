@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 
 from monitor.cli import main
-from monitor.commands.options import plain, this_person
+from monitor.commands.output import plain
 from monitor.drift.alarms import AlarmChange, AlarmReason, DriftReading, alarm_sentence
-from monitor.drift.bets import Quantity
+from monitor.drift.charts import Quantity
+from monitor.options.values import this_person
 from tests.alarmed import RAISED, STAGES, STANDINGS, UNKNOWN, FixedWatch, alarm, served
 from tests.piped import pipeline_of
 

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.commands.recordings import add_selection, read_selected
+from monitor.commands.recordings import read_selected
+from monitor.options.rows import add_selection
 from monitor.store.recordings import Recording
 from tests.commands.recordings import csv_file, labels_file
 from tests.commands.spoken import found, spoken

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from monitor.commands.reference import reference_file
-from monitor.drift.bets import Stage
-from monitor.drift.reference import Origin, knot_levels
+from monitor.drift.charts import Origin, Stage
+from monitor.drift.reference import knot_levels
 from monitor.store.documents import InvalidDocument, read_references, reference_text
 from tests.commands.recordings import csv_file, nees, npz_file
 from tests.commands.spoken import done, refused, spoken

@@ -17,8 +17,9 @@ from pyarrow import parquet
 
 import monitor
 from monitor.cli import VERBS, _tree, build_parser, main
-from monitor.commands import options
-from monitor.commands.sample import Kind, table
+from monitor.commands import output
+from monitor.commands.sample import table
+from monitor.options.recorded import Kind
 from tests.commands.spoken import done, found, refused, spoken
 
 TREE = dict(_tree(build_parser(*VERBS), ""))
@@ -84,8 +85,8 @@ def test_a_long_work_shows_on_a_terminal_how_far_it_is(monkeypatch, patience_s, 
     said = Terminal()
     monkeypatch.setattr(sys, "stderr", said)
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(options, "_PATIENCE_S", patience_s)
-    with options.working("measuring", 1000, "rows") as advance:
+    monkeypatch.setattr(output, "_PATIENCE_S", patience_s)
+    with output.working("measuring", 1000, "rows") as advance:
         for _ in range(5):
             time.sleep(0.1)
             advance(100)
@@ -93,7 +94,7 @@ def test_a_long_work_shows_on_a_terminal_how_far_it_is(monkeypatch, patience_s, 
 
 
 def test_a_pipe_sees_no_progress(samples, monkeypatch):
-    monkeypatch.setattr(options, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(output, "_PATIENCE_S", 0.0)
     for words in (("evaluate",), ("evaluate", "--engine", "streaming"), ("fit", "--output", "m")):
         assert spoken(words[0], "boxes-3d.csv", *words[1:])[2] == ""
 

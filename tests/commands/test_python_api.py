@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from monitor import apply, evaluate, fit, load_recalibrator
-from monitor.commands.labels_apart import add_labels
 from monitor.commands.python_api import _as_arguments
+from monitor.options.rows import add_labels
 from monitor.store.recordings import read_columns
 from monitor.store.tables import RecordingError
 from tests.commands.spoken import done, found

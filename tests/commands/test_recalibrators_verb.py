@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from monitor.commands.options import this_person
+from monitor.options.values import this_person
 from monitor.pipeline.recalibrators import NothingToRollBack
 from monitor.promotion.fits import FitFailed
 from monitor.promotion.records import Evidence, Happened

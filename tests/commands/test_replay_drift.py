@@ -23,8 +23,7 @@ from monitor.commands.alarms import (
 from monitor.commands.sending import RecordedSequence
 from monitor.commands.sidecar_client import DriftStandings, TimedAlarmChange
 from monitor.drift.alarms import AlarmChange, AlarmReason, DriftState, SliceStanding
-from monitor.drift.bets import Quantity, Severity
-from monitor.drift.evidence import Scale
+from monitor.drift.charts import Quantity, Scale, Severity
 from monitor.frames.frame import Header
 from monitor.frames.space import plain_space
 from monitor.store.recordings import Recording

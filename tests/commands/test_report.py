@@ -24,7 +24,7 @@ from monitor.commands.report.live import Seen, slices_of, verdict
 from monitor.commands.sending import running_sidecar
 from monitor.commands.sidecar_client import Client, DriftStandings, ask
 from monitor.drift.alarms import DriftState, SliceStanding
-from monitor.drift.bets import Quantity, Severity
+from monitor.drift.charts import Quantity, Severity
 from monitor.figures.svg import number
 from monitor.frames.slices import TOTAL, marked
 from monitor.frames.space import Dimension, Space

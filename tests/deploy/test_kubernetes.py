@@ -14,7 +14,8 @@ import yaml
 
 from monitor import __version__
 from monitor.cli import build_parser
-from monitor.config import load, split_address
+from monitor.config import load
+from monitor.wire.access import split_address
 from tests.deploy.scraping import ROOT
 
 FOLDER = ROOT / "deploy" / "kubernetes"

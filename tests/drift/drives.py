@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from scipy.special import digamma, ndtri, polygamma
 
 from monitor.drift.alarms import AlarmChange
-from monitor.drift.bets import Stage
 from monitor.drift.channels import BIASES, CORRELATIONS, GAUSSIAN_SCALE, SCALES, channels
+from monitor.drift.charts import Origin, Stage
 from monitor.drift.evidence import DriftSettings
 from monitor.drift.family import Family, family_state
-from monitor.drift.reference import Levels, Origin, Reference, chi_square_knots, usual_arrays
+from monitor.drift.reference import Levels, Reference, chi_square_knots, usual_arrays
 from monitor.drift.usual import WatchedRows
 from monitor.frames.detections import IdArray
 from monitor.frames.space import Dimension, FloatArray

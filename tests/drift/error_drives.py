@@ -9,10 +9,10 @@ from itertools import pairwise
 import numpy as np
 
 from monitor.drift.alarms import AlarmChange
-from monitor.drift.bets import Stage
+from monitor.drift.charts import Origin, Stage
 from monitor.drift.evidence import DriftSettings
 from monitor.drift.family import Family
-from monitor.drift.reference import Origin, Reference
+from monitor.drift.reference import Reference
 from monitor.drift.track_seconds import TrackSeconds
 from monitor.drift.usual import ReferenceLearner, WatchedRows
 from monitor.frames.space import FloatArray

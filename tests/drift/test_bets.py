@@ -15,7 +15,6 @@ from scipy import stats
 from monitor.drift.bets import (
     Aim,
     DetectionCells,
-    Direction,
     coverage_bets,
     coverage_thresholds,
     exceeded,
@@ -24,6 +23,7 @@ from monitor.drift.bets import (
     scale_bets,
     tail_log_likelihood,
 )
+from monitor.drift.charts import Direction
 from monitor.drift.reference import shipped
 from monitor.frames.space import FloatArray
 from tests.drift.family_oracle import detection_ratios

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from monitor.drift.bets import ABSOLUTE, CHARTS, CHARTS_OF, SCALE, Quantity, Stage
+from monitor.drift.bets import ABSOLUTE, SCALE
 from monitor.drift.causes import Cause, cause_of
 from monitor.drift.channels import BIASES, CORRELATIONS, JOINT, SCALES
+from monitor.drift.charts import CHARTS, CHARTS_OF, UNKNOWN, Quantity, Scale, Stage
 from monitor.drift.evidence import (
     CHANNEL_OF,
     OF_TAIL,
@@ -20,10 +21,8 @@ from monitor.drift.evidence import (
     SAID_UU,
     SAID_Z,
     SAID_ZZ,
-    UNKNOWN,
     WITH_TRACKS,
     Evidence,
-    Scale,
 )
 from monitor.drift.levels import FACTORS
 from monitor.frames.space import FloatArray

@@ -14,16 +14,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from monitor.drift.alarms import Alarm, AlarmReason, Counted, alarm_sentence
-from monitor.drift.bets import (
-    ABSOLUTE,
-    CHARTS,
-    CHARTS_OF,
-    Detector,
-    Direction,
-    Quantity,
-    Severity,
-    Stage,
-)
+from monitor.drift.bets import ABSOLUTE
+from monitor.drift.charts import CHARTS, CHARTS_OF, Detector, Direction, Quantity, Severity, Stage
 from monitor.drift.class_bets import WRONG_LABELS, ClassLabels, judged, log_likelihoods
 from monitor.drift.family import Family, family_reading, restored_family
 from monitor.drift.usual import WatchedRows

@@ -20,17 +20,18 @@ from monitor.drift.alarms import (
     hours,
     moment,
 )
-from monitor.drift.bets import DETECTORS, Detector, Direction, Quantity, Severity, Stage
-from monitor.drift.evidence import (
-    NO_REFERENCE,
-    OF_FEW_TRACKS,
-    WITH_TRACKS,
-    DriftSettings,
+from monitor.drift.charts import (
+    DETECTORS,
+    Detector,
+    Direction,
+    Origin,
+    Quantity,
     Scale,
-    Shares,
+    Severity,
+    Stage,
 )
+from monitor.drift.evidence import NO_REFERENCE, OF_FEW_TRACKS, WITH_TRACKS, DriftSettings, Shares
 from monitor.drift.family import Family
-from monitor.drift.reference import Origin
 from tests.alarmed import alarm
 from tests.drift.drives import (
     SECOND,

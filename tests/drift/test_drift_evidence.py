@@ -13,15 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.drift.bets import (
-    ABSOLUTE,
-    ONLY_OVER,
-    SCALE,
-    Aim,
-    Detector,
-    Direction,
-    row_log_likelihoods,
-)
+from monitor.drift.bets import ABSOLUTE, SCALE, Aim, row_log_likelihoods
+from monitor.drift.charts import ONLY_OVER, Detector, Direction, Origin
 from monitor.drift.clocks import SET_BACK_NS, DrivingClock, ReorderBuffer, SourceTimes
 from monitor.drift.evidence import (
     OF_TRACKS,
@@ -35,7 +28,7 @@ from monitor.drift.evidence import (
     scale_of,
     shares_of,
 )
-from monitor.drift.reference import Origin, shipped, shipped_levels
+from monitor.drift.reference import shipped, shipped_levels
 from monitor.frames.space import FloatArray
 from tests.drift.drives import seeds
 from tests.drift.family_oracle import SlowClock

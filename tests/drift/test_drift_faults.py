@@ -13,7 +13,7 @@ from hypothesis import given
 from numpy.testing import assert_allclose
 
 from monitor.drift.alarms import Alarm
-from monitor.drift.bets import CHARTS_OF, Direction, Quantity, Severity, Stage
+from monitor.drift.charts import CHARTS_OF, Direction, Quantity, Severity, Stage
 from monitor.drift.evidence import PLACES, DriftSettings
 from monitor.drift.family import Family
 from monitor.drift.reference import Levels, Reference

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from monitor.drift.bets import Stage
 from monitor.drift.channels import MOST_NAMED
+from monitor.drift.charts import Origin, Stage
 from monitor.drift.correlation import (
     LEAST,
     OPEN,
@@ -27,7 +27,6 @@ from monitor.drift.evidence import DriftSettings
 from monitor.drift.level_sums import LONGEST, LevelSums, SecondLevels
 from monitor.drift.reference import (
     NeesHistogram,
-    Origin,
     Reference,
     chi_square_knots,
     is_thin,

@@ -17,16 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.drift.alarms import AlarmReason
-from monitor.drift.bets import CHARTS, DETECTORS, Detector, Stage
+from monitor.drift.charts import CHARTS, DETECTORS, Detector, Origin, Stage
 from monitor.drift.evidence import HOUR, OF_TRACKS, DriftSettings, Unit
 from monitor.drift.family import MOST_KEPT, Family, family_state, restored_family
 from monitor.drift.level_sums import SecondLevels
-from monitor.drift.reference import (
-    Origin,
-    Reference,
-    calibrated_level,
-    shipped,
-)
+from monitor.drift.reference import Reference, calibrated_level, shipped
 from monitor.drift.usual import WAITING, ReferenceLearner, SliceState
 from monitor.frames.marks import ArrayForm
 from monitor.frames.slices import TOTAL

@@ -12,11 +12,11 @@ from hypothesis import given
 from numpy.testing import assert_allclose
 
 from monitor.drift.alarms import AlarmChange, AlarmReason, DriftState
-from monitor.drift.bets import SEVERITIES, Severity, Stage
 from monitor.drift.channels import BIASES, channels
+from monitor.drift.charts import SEVERITIES, Origin, Severity, Stage
 from monitor.drift.evidence import DriftSettings, by_severity, scale_of
 from monitor.drift.family import Family, family_reading
-from monitor.drift.reference import Levels, Origin, Reference, knot_levels, shipped
+from monitor.drift.reference import Levels, Reference, knot_levels, shipped
 from monitor.frames.slices import TOTAL
 from tests.drift.drives import (
     DIMENSIONS,

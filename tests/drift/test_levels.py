@@ -16,16 +16,17 @@ from scipy.special import digamma, gammaln, polygamma
 from monitor.drift.levels import (
     FACTORS,
     STATES,
+    Beyond,
     Past,
     Residuals,
     UsualLevels,
     common_level,
     far_outside,
-    log_ratios,
     not_too_low,
-    residuals,
     steepest,
+    summed_log_ratios,
     tail_log_ratios,
+    unexplained,
 )
 from monitor.frames.space import FloatArray
 from tests.drift.drives import seeds
@@ -49,7 +50,7 @@ def left(
     past = Past(*(np.array([one]) for one in (now, sum(before), sum(n * n for n in before))))
     known = UsualLevels(*(np.array([[one]]) for one in usual))
     y, own, shared = (np.array([[one]]) for one in (level, mean, common))
-    return residuals(y, past, own, shared, known, LOW, HIGH).flat()
+    return unexplained(y, past, own, known).residuals(shared, LOW, HIGH).flat()
 
 
 some_counts = st.lists(st.integers(1, int(LENGTH)), min_size=1, max_size=12)
@@ -95,6 +96,18 @@ def residuals_of(r, v=0.09) -> Residuals:
     """Tracks of which nothing was known before."""
     r = np.array(r, np.float64)
     return Residuals(r, np.full(r.size, v), np.zeros(r.size))
+
+
+def beyond(found: Residuals, sign: int, edge, since, most) -> Beyond:
+    """Seconds as bets beyond one end of a band see them."""
+    columns = sign * (found.r - edge), found.v, 1 - since * found.learning, most
+    return Beyond(*(np.broadcast_to(one, found.r.shape)[:, None] for one in columns))
+
+
+def log_ratios(found: Residuals, sign: int, edge, since, most) -> FloatArray:
+    """ln of what each second wins against the end of the band, (m, 4)."""
+    every = np.arange(found.r.size), np.zeros(found.r.size, np.int64)
+    return np.minimum(beyond(found, sign, edge, since, most).log_ratios(every), 4.0)
 
 
 def after(*seconds: list[float]) -> FloatArray:
@@ -169,6 +182,22 @@ def test_a_bet_is_a_ratio_of_normal_densities_beyond_the_edge(sign):
             assert one == pytest.approx(min(there - here, 4.0))
 
 
+@given(seeds, st.integers(1, 60), st.sampled_from([math.inf, 1.2, 0.01]))
+def test_bets_of_many_seconds_add_up_as_one_by_one(seed, tracks, most):
+    random = np.random.default_rng(seed)
+    v, learning = random.uniform(0.01, 2, (2, tracks))
+    found = Residuals(random.normal(0, 1.5, tracks), v, learning / 10)
+    seen = beyond(found, 1, 0.3, random.integers(0, 5, tracks), most)
+    one_by_one = log_ratios(found, 1, 0.3, (1 - seen.dulled[:, 0]) / found.learning, most)
+    start = np.unique(np.append(0, random.integers(0, tracks, 3)))
+    sums, (row, column) = summed_log_ratios(seen, start, 1.0)
+    np.testing.assert_allclose(
+        sums[:, 0], np.add.reduceat(one_by_one, start), rtol=1e-9, atol=1e-9 * tracks
+    )
+    assert row.tolist() == np.flatnonzero(one_by_one.max(axis=1) > 1).tolist()
+    assert not column.any()
+
+
 @given(st.floats(0.05, 3), st.floats(0.01, 2), st.sampled_from([1, -1]))
 def test_no_bet_is_steeper_than_it_may_be_nor_better_than_without_the_bound(v, most, sign):
     r, zero = np.linspace(-1, 1, 9), np.zeros(9)
@@ -210,14 +239,14 @@ def test_bets_on_mean_logarithms_of_few_detections_win_hardly_more_than_on_norma
     common = np.linspace(LOW[0], HIGH[0], STATES)[random.choice(STATES, runs, p=moved([]))]
     logs = np.log(random.chisquare(k, (count, runs))).mean(axis=0)
     level = (common + TAU * random.standard_normal(runs) + logs)[:, None]
-    counts, degrees = np.full(runs, count), np.array([float(k)])
-    seen = not_too_low(level, counts, known, degrees)
+    counts = np.full(runs, count)
+    seen = not_too_low(level, counts, known)
     lowest = mean - 2 * np.cbrt(count) * math.sqrt(one / count + TAU**2)
     np.testing.assert_allclose(seen, np.maximum(level, lowest))
-    np.testing.assert_array_equal(not_too_low(level, counts, known, np.zeros(1)), level)
     nothing = np.zeros(runs, np.int64)
     past, zeros = Past(counts, nothing, nothing), np.zeros((runs, 1))
-    found = residuals(seen, past, zeros, zeros, known, low[:, None], high[:, None]).flat()
+    nothing_common = unexplained(seen, past, zeros, known)
+    found = nothing_common.residuals(zeros, low[:, None], high[:, None]).flat()
     *_, edges = common_level(np.zeros((runs, STATES)), found, np.arange(runs), low, high)
     edge, of_edge = (high, edges[1]) if sign > 0 else (low, edges[0])
     most = steepest(sign, np.full(runs, float(k)), counts)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.drift.bets import Stage
 from monitor.drift.channels import channels
+from monitor.drift.charts import Stage
 from monitor.drift.evidence import DriftSettings
 from monitor.drift.levels import far_outside
 from monitor.drift.track_seconds import TrackSeconds
@@ -94,7 +94,8 @@ def test_seconds_are_those_of_the_slow_account(seed, cuts, wild, sparse):
     since: list[float | None] = []
     for frame in frames:
         second, over, last = slow.frame(frame)
-        expected += [told(second, frame[0], one) for one in over]
+        # By slice, and then by track.
+        expected += sorted([told(second, frame[0], one) for one in over], key=lambda one: one[2])
         since += last
     found = listed(seconds)
     for source in range(3):
@@ -142,10 +143,6 @@ def test_levels_of_a_stage_that_nothing_has_changed_are_those_of_the_other():
         np.testing.assert_array_equal(raw, made)
 
 
-def followed(seconds: TrackSeconds) -> int:
-    return len({*seconds._open["key"].tolist(), *seconds._history["key"].tolist()})
-
-
 def test_forgotten_slices_begin_anew_and_the_others_go_on():
     seconds = TrackSeconds(DriftSettings())
     frames = [one for second in (3, 4, 5) for one in second_of(1, second)]
@@ -159,7 +156,7 @@ def test_forgotten_slices_begin_anew_and_the_others_go_on():
     told = [tuple(int(one[name]) for name in ("slice", "second", "before")) for one in over]
     assert told == [(1, 4, 1), (1, 5, 2), (2, 5, 0)]
     seconds.forget(np.zeros(0, np.int64))
-    assert followed(seconds) == 2
+    assert seconds.followed == 2
 
 
 def test_the_longest_unseen_track_makes_room():
@@ -168,4 +165,4 @@ def test_the_longest_unseen_track_makes_room():
     # One after the other within the second.
     frames = [(0, 3 * SECOND + at, False, frame[3]) for at, frame in enumerate(frames)]
     over, *_ = taken([watched([frame]) for frame in frames], seconds)
-    assert (over.size, followed(seconds), seconds.left_out) == (0, 2, 6)
+    assert (over.size, seconds.followed, seconds.left_out) == (0, 2, 6)

@@ -134,7 +134,8 @@ def test_a_bad_row_is_refused_in_words_alone_in_its_frame_and_among_others(form,
     assert notice.message.endswith((".", "order", "unit", "triangle"))
     alone = same_as_one_by_one(bad)
     assert (alone.reason.tolist(), alone.clean) == ([reason], False)
-    assert alone.batch.rows.size == alone.batch.mean.size == alone.batch.covariance.size == 0
+    assert alone.batch.rows.size == alone.batch.sent.mean.size == 0
+    assert alone.batch.sent.covariance.size == 0
 
 
 def test_every_occurrence_of_an_id_but_the_first_is_refused_whatever_else_is_wrong():
@@ -249,13 +250,13 @@ def test_a_batch_holds_what_was_sent_whatever_its_form(k):
     batch = look(*rows, space=space).batch
     sent = [[getattr(row, name) for row in rows] for name in ("id", "class_index")]
     assert [batch.id.tolist(), batch.class_index.tolist()] == sent
-    assert batch.mean.tolist() == [list(row.mean) for row in rows]
+    assert batch.sent.mean.tolist() == [list(row.mean) for row in rows]
     for i, row in enumerate(rows):
-        assert in_form(batch.covariance[i], FORMS[i % 3]) == row.covariance
-        assert np.array_equal(batch.covariance[i], batch.covariance[i].T)
+        assert in_form(batch.sent.covariance[i], FORMS[i % 3]) == row.covariance
+        assert np.array_equal(batch.sent.covariance[i], batch.sent.covariance[i].T)
         assert np.isfinite(batch.truth[i]).all() == bool(row.truth)
     if k > 1:
-        assert batch.diagonal.tolist() == [FORMS[seed % 3] == VARIANCES for seed in range(7)]
+        assert batch.sent.diagonal.tolist() == [FORMS[seed % 3] == VARIANCES for seed in range(7)]
     for form in FORMS:
         plain = [replace(good(i, form, k=k), truth=()) for i in range(4)]
         assert same_as_one_by_one(*plain, space=space).clean
@@ -267,16 +268,16 @@ def test_rounding_between_the_triangles_is_averaged_away_and_nothing_received_is
     sent = detections(rows)
     found = examine(sent, XYZ, 2, LIMITS)
     assert found.reason.tolist() == [Reason.NONE, Reason.NONE]
-    assert found.batch.covariance[0, 1, 0] == found.batch.covariance[0, 0, 1]
-    assert found.batch.covariance[0, 0, 1] == pytest.approx(0.5 + 2.5e-7, abs=1e-16)
-    laws.assert_same(found.batch.covariance[1:], look(good(2)).batch.covariance)
+    assert found.batch.sent.covariance[0, 1, 0] == found.batch.sent.covariance[0, 0, 1]
+    assert found.batch.sent.covariance[0, 0, 1] == pytest.approx(0.5 + 2.5e-7, abs=1e-16)
+    laws.assert_same(found.batch.sent.covariance[1:], look(good(2)).batch.sent.covariance)
     laws.assert_same(sent, detections(rows))
 
 
 def test_a_frame_without_detections_is_an_empty_batch_and_the_limits_themselves_are_plausible():
     found = look()
     assert found.reason.shape == found.truth_invalid.shape == (0,)
-    assert (found.batch.mean.shape, found.batch.covariance.shape) == ((0, 3), (0, 3, 3))
+    assert (found.batch.sent.mean.shape, found.batch.sent.covariance.shape) == ((0, 3), (0, 3, 3))
     assert words() == ()
     for edge in (1e-3, 1e3):
         row = replace(good(1, VARIANCES), covariance=(edge**2,) * 3, mean=(1e6, -1e6, 0.0))

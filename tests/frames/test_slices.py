@@ -12,7 +12,6 @@ from monitor.frames.slices import (
     TOTAL,
     ClassSliceTable,
     RangeBuckets,
-    SliceBy,
     SliceTable,
     StreamSlices,
     chain_of,
@@ -20,6 +19,7 @@ from monitor.frames.slices import (
     marked,
 )
 from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
+from monitor.frames.words import SliceBy
 
 METRES, PIXELS = plain_space(("x", "y"), "m"), plain_space(("u", "v"), "px")
 POSITION = plain_space(("x", "y", "length"), "m")

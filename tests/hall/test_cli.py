@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import monitor
-from monitor import cli
+from monitor import cli, native
 from monitor.cli import VERBS, build_parser, main
 from monitor.commands.sending import running_sidecar
 from monitor.commands.sidecar_client import SidecarFailed
@@ -35,13 +35,12 @@ def ended(capsys, *words):
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_explains_itself_with_examples_that_parse(capsys, verb):
-    module = cli._verb(verb)
-    assert module.run.__doc__.startswith("0 ")  # says what the exit code means
+    assert cli._work(verb).run.__doc__.startswith("0 ")  # says what the exit code means
     code, said = ended(capsys, verb, "--help")
     assert (code, said.err) == (0, "")
     assert "examples:\n  calibration-monitor " in said.out
     assert f"\n  calibration-monitor {verb}" in said.out
-    commands = re.findall(r"^  calibration-monitor (.*)$", module.EXAMPLE, re.MULTILINE)
+    commands = re.findall(r"^  calibration-monitor (.*)$", VERBS[verb].example, re.MULTILINE)
     assert commands
     for command in commands:
         words = shlex.split(command)
@@ -52,10 +51,10 @@ def test_every_verb_explains_itself_with_examples_that_parse(capsys, verb):
 def test_the_help_lists_every_verb_and_the_version_is_that_of_the_package(capsys):
     code, said = ended(capsys, "--help")
     assert code == 0
-    for verb, text in VERBS.items():
-        assert re.search(rf"^ +{verb} +{re.escape(text[:30])}", said.out, re.MULTILINE)
+    for verb, about in VERBS.items():
+        assert re.search(rf"^ +{verb} +{re.escape(about.text[:30])}", said.out, re.MULTILINE)
     code, said = ended(capsys, "--version")
-    assert (code, said.out) == (0, f"{monitor.__version__}\n")
+    assert (code, said.out) == (0, f"{monitor.__version__} (kernels: {native.NAME})\n")
     (script,) = entry_points(group="console_scripts", name="calibration-monitor")
     assert script.load() is main
 

@@ -8,17 +8,10 @@ from typing import Any
 
 import pytest
 
-from monitor.config import (
-    Config,
-    DriftConfig,
-    InvalidConfiguration,
-    Mode,
-    checked,
-    load,
-    replaced,
-)
+from monitor.config import Config, DriftConfig, InvalidConfiguration, checked, load, replaced
 from monitor.drift.evidence import DriftSettings
 from monitor.frames.slices import RangeBuckets
+from monitor.frames.words import Mode
 from monitor.statistics.bins import LogBins
 from monitor.tracking.motion import UPRIGHT, DimensionNoise, TrackerSettings
 

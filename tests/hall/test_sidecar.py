@@ -1,11 +1,16 @@
 """The sidecar without its ports: which of its parts learn what."""
 
 import asyncio
+import gc
+import subprocess
+import sys
 from typing import Any
+from unittest.mock import Mock
 
 from monitor.config import RELOADABLE, Config, StateConfig, checked, reloaded
-from monitor.sidecar import Host, Sidecar
-from monitor.wire.messages import Health
+from monitor.sidecar import Host, Sidecar, collect_young_alone
+from monitor.wire.values import Health
+from tests.served import ROOT
 
 
 def looked_at(sidecar: Sidecar, *samples: tuple[float, float, int]) -> list[Health]:
@@ -39,6 +44,47 @@ def test_an_overload_is_told_when_it_begins_and_when_it_ends_and_counted():
     assert all(health.serving for health in told)
     counters = sidecar.pipeline.counters
     assert (counters.overloads, counters.shedding, counters.loop_lag_seconds) == (1, False, 0.3)
+
+
+def test_all_objects_are_looked_at_while_no_frames_come_and_seldom_while_they_do(monkeypatch):
+    collected = Mock()
+    monkeypatch.setattr("monitor.sidecar.gc.collect", collected)
+    sidecar, calls = quiet(), []
+    for now in range(0, 2000, 5):
+        if 100 < now < 1500:
+            sidecar.pipeline.counters.frames += 1
+        before = collected.call_count
+        looked_at(sidecar, (float(now), 0.0, 0))
+        if collected.call_count > before:
+            calls.append(now)
+    assert calls == [60, 960, *range(1500, 2000, 60)]
+
+
+def test_what_exists_is_kept_and_young_objects_alone_are_looked_at():
+    before, frozen = gc.get_threshold(), gc.get_freeze_count()
+    try:
+        collect_young_alone()
+        assert gc.get_threshold()[0] == before[0] and min(gc.get_threshold()[1:]) > 2**30
+        assert gc.get_freeze_count() > frozen
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*before)
+
+
+def test_openblas_works_in_the_thread_that_calls_it():
+    code = """
+import ctypes, numpy
+from monitor.sidecar import one_blas_thread
+found = {line.split()[-1] for line in open("/proc/self/maps") if "openblas" in line}
+assert one_blas_thread() == len(found) > 0
+for path in found:
+    library = ctypes.CDLL(path)
+    names = ("scipy_openblas_get_num_threads64_", "scipy_openblas_get_num_threads",
+             "openblas_get_num_threads64_", "openblas_get_num_threads")
+    asked = next(getattr(library, name) for name in names if hasattr(library, name))
+    assert asked() == 1
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
 def test_a_wall_clock_that_is_set_is_told_and_the_ledger_learns_the_epoch():

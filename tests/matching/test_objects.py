@@ -21,8 +21,8 @@ from monitor.frames.frame import (
 )
 from monitor.frames.space import BoolArray, Dimension, DimensionKind, FloatArray, Space, plain_space
 from monitor.frames.status import TruthAccount
+from monitor.frames.words import DistanceKind
 from monitor.matching import labels as matching
-from monitor.matching.distances import DistanceKind
 from monitor.matching.objects import GateVerdict, LabelRecord, Outcome, objects_told
 from tests import laws, piped, received
 from tests.matching.told import Told, objects

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from monitor.drift.alarms import Alarm, AlarmChange, AlarmReason, DriftState
-from monitor.drift.bets import Detector, Direction, Quantity, Severity, Stage
+from monitor.drift.charts import Detector, Direction, Quantity, Severity, Stage
 from monitor.frames.frame import Header, TrackIds
 from monitor.frames.slices import CLASS_PROBABILITIES
 from monitor.pipeline.drift_watch import WatchedClasses

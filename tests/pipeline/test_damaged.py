@@ -21,7 +21,8 @@ from monitor.pipeline.restart import begin_ledger
 from monitor.pipeline.truth import Search
 from monitor.sidecar import Sidecar
 from monitor.statistics.observations import finished
-from monitor.store.ledger import NEVER, GonePartition, Opened
+from monitor.store.ledger import GonePartition, Opened
+from monitor.store.ledger.schema import NEVER
 from tests.ledger_oracle import HEADERS, Came, Message, Named, detections_of
 from tests.piped import account_of, fateless, opened, pipeline_of
 from tests.states import assert_same_state

@@ -12,12 +12,13 @@ import pytest
 
 from monitor.config import InvalidConfiguration
 from monitor.drift.alarms import AlarmChange, AlarmReason, DriftReading, DriftState
-from monitor.drift.bets import Severity
+from monitor.drift.charts import Severity
 from monitor.drift.evidence import DriftSettings
 from monitor.drift.family import family_state, restored_family
 from monitor.frames.frame import MatchedRows, TrackIds
-from monitor.frames.slices import TOTAL, Slice, SliceBy, SliceTable
+from monitor.frames.slices import TOTAL, Slice, SliceTable
 from monitor.frames.space import Space, plain_space
+from monitor.frames.words import SliceBy
 from monitor.pipeline import drift_watch, fit_rounds
 from monitor.pipeline.drift_watch import DriftEpochs, DriftWatch, NoSuchSlice
 from monitor.pipeline.fit_rounds import FitRounds

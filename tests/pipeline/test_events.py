@@ -9,7 +9,7 @@ import pytest
 
 from monitor.pipeline.housekeeping import QUEUE, Events
 from monitor.promotion.records import Happened, Record
-from monitor.wire.messages import Event, EventContent, Health
+from monitor.wire.values import Event, EventContent, Health
 from tests.administered import record
 from tests.alarmed import RAISED
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from monitor.frames.detections import Limits
 from monitor.frames.space import Dimension, DimensionKind, Space
+from monitor.frames.words import Objective
 from monitor.pipeline.fit_process import (
     MOST_BYTES,
     MOST_REASON,
@@ -24,7 +25,7 @@ from monitor.pipeline.fit_process import (
 from monitor.promotion.fits import FitJob, FitOutcome, fit_rows, fit_slices
 from monitor.promotion.records import FitSettings
 from monitor.recalibration.class_scaling import VectorScaling
-from monitor.recalibration.scaling import Objective, VarianceScaling
+from monitor.recalibration.scaling import VarianceScaling
 from tests import laws
 from tests.promotion.fit_jobs import job_of, rows_of
 from tests.promotion.simulated_tracks import class_tracks

@@ -302,7 +302,7 @@ def test_a_fault_passes_the_frame_through_and_a_fault_of_counting_costs_the_answ
 
 def test_labels_between_an_answer_and_its_memory_find_their_frame():
     pipeline = pipeline_of(DOUBLE)
-    pipeline.answer(piped.opened(pipeline), frame([sent(5), sent(3, truth=True)]))
+    pipeline.answer_all([(piped.opened(pipeline), frame([sent(5), sent(3, truth=True)]))])
     assert len(pipeline.ledger.fates.store) == 0
     found = piped.reported(pipeline, labels([Label(5, piped.GOOD_TRUTH)]))
     assert piped.account_of(found.account) == {"matched": 1}
@@ -316,6 +316,6 @@ def test_a_swap_of_recalibrators_comes_after_the_frames_that_were_answered(monke
     order: list[str] = []
     monkeypatch.setattr(type(pipeline.drift), "changed", lambda *_, **__: order.append("swapped"))
     monkeypatch.setattr(type(pipeline.ledger), "enter", lambda *_: order.append("remembered"))
-    pipeline.answer(piped.opened(pipeline), frame([sent(5)]))
+    pipeline.answer_all([(piped.opened(pipeline), frame([sent(5)]))])
     pipeline.activate(version)
     assert order == ["remembered", "swapped"]

@@ -72,8 +72,9 @@ def pending_frame(
     table.place(header.space, "all")
     examined = examine(received, header.space, 2, Limits())
     batch = examined.batch
-    sent = Estimates(batch.mean, batch.covariance, batch.diagonal)
-    made = Estimates(batch.mean + 1.0, 2.0 * batch.covariance, batch.diagonal) if doubled else sent
+    made = sent = batch.sent
+    if doubled:
+        made = Estimates(sent.mean + 1.0, 2.0 * sent.covariance, sent.diagonal)
     slices, sound = np.zeros(batch.id.size, np.int64), np.ones(batch.id.size, bool)
     by = StreamSlices(table, header.space, stream, header.classes)
     stored = LedgerFrames(table, ClassSliceTable(False, 1), False).stored(
@@ -128,13 +129,14 @@ def test_what_was_sent_and_what_was_made_of_it_come_back_bit_for_bit(forms, k, d
     stored = pending_frame(received, k=k, doubled=doubled).stored
     rows = np.array(random.sample(range(len(forms)), random.randint(0, len(forms))), np.int64)
     factor, shift = (2.0, 1.0) if doubled else (1.0, 0.0)
-    expected = [(stored.sent, batch.mean, batch.covariance)]
-    expected += [(stored.made or stored.sent, batch.mean + shift, factor * batch.covariance)]
+    mean, covariance = batch.sent.mean, batch.sent.covariance
+    expected = [(stored.sent, mean, covariance)]
+    expected += [(stored.made or stored.sent, mean + shift, factor * covariance)]
     for estimates, mean, covariance in expected:
         found = estimates.estimates(rows)
         laws.assert_same(found.mean, mean[rows])
         laws.assert_same(found.covariance, covariance[rows])
-        laws.assert_same(found.diagonal, batch.diagonal[rows])
+        laws.assert_same(found.diagonal, batch.sent.diagonal[rows])
     assert (stored.made is None) == (not doubled)
     laws.assert_same(stored.id, batch.id)
     laws.assert_same(stored.class_index, batch.class_index)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from monitor.frames.detections import Estimates, Limits, examine
+from monitor.frames.detections import Limits, examine
 from monitor.frames.frame import SliceKey, StoredFrame, TrackIds, stored_estimates
 from monitor.matching.objects import INLINE, LabelRecord
 from monitor.pipeline.pending import PendingFrame
@@ -23,7 +23,7 @@ def rows_of(*, recalibrated: bool = False, rows=ROWS, stamp: int | None = 5):
     record = LabelRecord(
         revision=INLINE, rows=rows, truth=BATCH.truth[rows], stamp_ns=stamp, delay_ns=11, live=False
     )
-    made = sent = Estimates(BATCH.mean, BATCH.covariance, BATCH.diagonal)
+    made = sent = BATCH.sent
     if recalibrated:
         made = DOUBLE.apply(sent, SLICES, [("car",), ("bus",)])
     stored = StoredFrame(
@@ -41,9 +41,9 @@ def test_what_is_learned_from_is_what_is_counted_as_it_was_sent(recalibrated):
     assert learned is not None
     assert learned.n == counted.n == 3
     assert learned.slices.tolist() == counted.slices.tolist() == [1, 1, 1]
-    assert np.array_equal(learned.sent.mean, BATCH.mean[ROWS])
+    assert np.array_equal(learned.sent.mean, BATCH.sent.mean[ROWS])
     assert np.array_equal(learned.truth, BATCH.truth[ROWS])
-    assert np.array_equal(counted.error, BATCH.truth[ROWS] - BATCH.mean[ROWS])
+    assert np.array_equal(counted.error, BATCH.truth[ROWS] - BATCH.sent.mean[ROWS])
     assert np.array_equal(learned.sent.covariance, counted.covariance)
     assert counted.unchanged is not recalibrated
     factor = 4.0 if recalibrated else 1.0
@@ -52,7 +52,7 @@ def test_what_is_learned_from_is_what_is_counted_as_it_was_sent(recalibrated):
     assert origin is not None
     assert (origin.stream, origin.frame_id, origin.stamp_ns) == (HEADER.stream, 1, 5)
     assert np.array_equal(origin.row, ROWS)
-    assert np.array_equal(origin.mean, BATCH.mean[ROWS])
+    assert np.array_equal(origin.mean, BATCH.sent.mean[ROWS])
     assert (learned.stamp_ns, learned.source) == (counted.stamp_ns, counted.source) == (5, 3)
     assert (learned.delay_ns, counted.live) == (11, False)
     assert learned.tracks is counted.tracks

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.frames.slices import OVERFLOW, TOTAL, SliceBy
+from monitor.frames.slices import OVERFLOW, TOTAL
+from monitor.frames.words import SliceBy
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.streams import Stream
 from monitor.statistics.state import SliceStatistics

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from monitor.frames.detections import Limits
+from monitor.frames.slices import Chain
+from monitor.promotion.decisions import Decision
 from monitor.promotion.records import (
     SWAPS,
-    Decision,
     Happened,
     PolicySettings,
     PromotionMode,
@@ -22,7 +23,7 @@ from monitor.promotion.tracks import AnyTrack
 from monitor.recalibration.class_probabilities import ClassIdentity
 from monitor.recalibration.recalibrator import Identity
 from monitor.recalibration.scaling import AdaptiveScaling, VarianceScaling
-from monitor.recalibration.selection import AnyMethod, Chain
+from monitor.recalibration.selection import AnyMethod
 from monitor.statistics.observations import finished
 from tests.promotion.simulated_tracks import class_tracks, tracks
 

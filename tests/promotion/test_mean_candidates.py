@@ -19,6 +19,7 @@ from monitor.recalibration.mean_correction import MeanCorrection
 from monitor.recalibration.recalibrator import Identity, Recalibrator
 from monitor.recalibration.scaling import VarianceScaling
 from monitor.store.documents import REGISTER_CODEC, RegisterState
+from tests import laws
 from tests.promotion.owned_registers import CAR, FITTED_NS, IDENTITY, Owner, scaled, settings, whats
 from tests.promotion.simulated_tracks import tracks
 
@@ -31,7 +32,7 @@ def halved(some: Sequence[WholeTrack], bias: float) -> list[WholeTrack]:
     found = []
     for one in some:
         mean = one.truth - 0.5 * (one.truth - one.sent.mean) - np.array([bias, 0.0, 0.0])
-        sent = replace(one.sent, mean=mean, covariance=0.25 * one.sent.covariance)
+        sent = laws.changed(one.sent, mean=mean, covariance=0.25 * one.sent.covariance)
         found.append(replace(one, sent=sent))
     return found
 

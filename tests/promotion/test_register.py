@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from scipy.stats import binom
 
+from monitor.frames.slices import Chain
 from monitor.promotion.records import (
     SWAPS,
     Evidence,
@@ -36,7 +37,6 @@ from monitor.recalibration.class_probabilities import ClassIdentity
 from monitor.recalibration.class_scaling import Temperature, VectorScaling
 from monitor.recalibration.recalibrator import Recalibrator
 from monitor.recalibration.scaling import AdaptiveScaling, VarianceScaling
-from monitor.recalibration.selection import Chain
 from monitor.statistics.observations import finished
 from monitor.store.documents import (
     RECORD_CODEC,

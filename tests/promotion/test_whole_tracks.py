@@ -16,9 +16,11 @@ from hypothesis import strategies as st
 from monitor.frames.detections import Estimates, Limits
 from monitor.frames.frame import TrackIds
 from monitor.frames.space import FloatArray, plain_space
+from monitor.frames.words import Objective
 from monitor.promotion import fits
+from monitor.promotion.decisions import stepped
 from monitor.promotion.fits import FrameSample, fit_slices, latest_alike, looks_healthy
-from monitor.promotion.records import FitSettings, PolicySettings, TrackSettings, stepped
+from monitor.promotion.records import FitSettings, PolicySettings, TrackSettings
 from monitor.promotion.register import judge
 from monitor.promotion.scored import of_space
 from monitor.promotion.scored import rows_of as rows_of_tracks
@@ -26,7 +28,7 @@ from monitor.promotion.tracks import LabelledRows, OpenTracks, WholeTrack
 from monitor.promotion.trial import Clip, Trial
 from monitor.recalibration.fitting import FITTINGS, FitOptions, Fitting
 from monitor.recalibration.recalibrator import Identity
-from monitor.recalibration.scaling import Objective, VarianceScaling
+from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import IDENTITY as NOTHING
 from monitor.statistics.observations import finished
 from tests.promotion.fit_jobs import job_of, rows_of

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from monitor.frames.detections import Estimates
 from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
+from monitor.frames.words import Axes, Objective
 from monitor.recalibration.estimated.covariates import (
-    Axes,
     CovariateKind,
     Layout,
     by_track,
@@ -53,7 +53,7 @@ from monitor.recalibration.recalibrator import (
     Recalibrator,
     UnfitData,
 )
-from monitor.recalibration.scaling import Objective, Prior
+from monitor.recalibration.scaling import Prior
 from monitor.recalibration.selection import METHODS, Selection
 from tests import laws
 from tests.laws import costly
@@ -140,7 +140,7 @@ def test_any_detection_gets_a_covariance_by_itself_whatever_it_is(method, axes, 
     random = np.random.default_rng(seed)
     for n in (0, 1, 35):
         score = random.choice([np.nan, 0.5, -1e300, 1e300, np.inf, -np.inf], n)
-        sent = replace(wild_estimates(seed, n, 7), score=score)
+        sent = laws.changed(wild_estimates(seed, n, 7), score=score)
         laws.recalibrated_covariances_are_positive_definite(model, sent)
         laws.recalibration_leaves_its_argument_alone(model, sent)
         laws.each_detection_is_recalibrated_by_itself(model, sent)
@@ -163,7 +163,7 @@ def test_a_document_of_boxes_is_read_back_to_the_last_bit_and_holds_no_rows(meth
 @every_method
 def test_what_was_sent_is_not_looked_at(method):
     model, sent = fitted(method), boxes().estimates
-    other = replace(sent, covariance=7.0 * sent.covariance, diagonal=~sent.diagonal)
+    other = laws.changed(sent, covariance=7.0 * sent.covariance, diagonal=~sent.diagonal)
     assert np.array_equal(model.apply(other).covariance, model.apply(sent).covariance)
     again = fit(method, replace(boxes(), estimates=other))
     assert np.array_equal(again.apply(sent).covariance, model.apply(sent).covariance)
@@ -215,7 +215,7 @@ def test_beyond_what_the_fit_has_seen_nothing_changes(method):
 @every_method
 def test_a_detection_without_a_score_has_the_deviations_of_a_usual_one(method):
     model = fitted(method)
-    none = replace(at(), score=None)
+    none = laws.changed(at(), score=None)
     unknown = deviations(model, at(score=np.nan))
     assert np.array_equal(deviations(model, none), unknown)
     assert (deviations(model, at(score=1.0)) < unknown).all()
@@ -265,7 +265,8 @@ def test_the_best_axes_that_can_be_made_are_those_that_are_taken(method):
 def without(rows: FitRows, *names: str) -> FitRows:
     keep = [i for i, name in enumerate(rows.space.names) if name not in names]
     sent = rows.estimates
-    fewer = replace(sent, mean=sent.mean[:, keep], covariance=sent.covariance[:, keep][:, :, keep])
+    covariance = sent.covariance[:, keep][:, :, keep]
+    fewer = laws.changed(sent, mean=sent.mean[:, keep], covariance=covariance)
     space = Space(tuple(rows.space.dimensions[i] for i in keep))
     return replace(rows, space=space, estimates=fewer, error=rows.error[:, keep])
 
@@ -320,8 +321,8 @@ def test_detections_at_the_sensor_itself_are_fitted(method):
     rows = boxes()
     mean = rows.estimates.mean.copy()
     mean[:20, :2] = 0.0
-    model = fit(method, replace(rows, estimates=replace(rows.estimates, mean=mean)))
-    laws.recalibrated_covariances_are_positive_definite(model, replace(at(0.0)))
+    model = fit(method, replace(rows, estimates=laws.changed(rows.estimates, mean=mean)))
+    laws.recalibrated_covariances_are_positive_definite(model, at(0.0))
     laws.recalibrated_covariances_are_positive_definite(model, boxes().estimates)
 
 
@@ -565,7 +566,8 @@ def test_sizes_of_nothing_and_scores_of_a_kind_of_their_own_have_no_leverage(met
     wild[::50, 3:6], wild[7::50, 3:6] = 0.0, -4.0
     score[3::50], score[11::50] = 1e300, -9999.0
     usual = fit(method, rows)
-    some = fit(method, replace(rows, estimates=replace(rows.estimates, mean=wild, score=score)))
+    strange = laws.changed(rows.estimates, mean=wild, score=score)
+    some = fit(method, replace(rows, estimates=strange))
 
     def made(model, estimates):
         return model.apply(estimates).deviation
@@ -573,5 +575,5 @@ def test_sizes_of_nothing_and_scores_of_a_kind_of_their_own_have_no_leverage(met
     found = made(some, rows.estimates) / made(usual, rows.estimates)
     assert found.min() > 0.5
     assert found.max() < 2.0
-    nothing = replace(rows.estimates, mean=wild, score=score)
+    nothing = laws.changed(rows.estimates, mean=wild, score=score)
     assert made(some, nothing).max() < 3 * made(usual, rows.estimates).max()

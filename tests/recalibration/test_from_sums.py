@@ -8,8 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from monitor.frames.slices import SliceBy, marked
+from monitor.frames.slices import marked
 from monitor.frames.space import packed_covariances
+from monitor.frames.words import SliceBy
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.fitting import FITTINGS, FitOptions
 from monitor.recalibration.from_sums import StateEvidence

@@ -101,17 +101,17 @@ def test_what_follows_is_fitted_to_the_errors_that_the_offset_leaves(method):
     offset = fit_offset(given)
     error = given.error - offset
     SPACE.wrap(error)
-    moved = replace(given.estimates, mean=given.estimates.mean + offset)
+    moved = laws.changed(given.estimates, mean=given.estimates.mean + offset)
     by_hand = FITTINGS[method].fit(
         replace(given, estimates=moved, error=error), replace(options, correct_mean=None), None
     )
     assert (made.offset, made.recalibrator) == (tuple(offset.tolist()), by_hand)
     sent = wild_estimates(3, 40, 3)
-    expected = by_hand.apply(replace(sent, mean=sent.mean + offset))
+    expected = by_hand.apply(laws.changed(sent, mean=sent.mean + offset))
     laws.assert_same(made.apply(sent), expected)
     assert np.array_equal(made.apply(sent).mean, sent.mean + offset)
     value = sent.mean + 1.0
-    theirs = by_hand.marginals(replace(sent, mean=sent.mean + offset)).log_density(value)
+    theirs = by_hand.marginals(laws.changed(sent, mean=sent.mean + offset)).log_density(value)
     assert np.array_equal(made.marginals(sent).log_density(value), theirs, equal_nan=True)
     assert (made.output, made.keeps_definite) == (by_hand.output, by_hand.keeps_definite)
 

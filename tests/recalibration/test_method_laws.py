@@ -15,10 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.frames.detections import Estimates
+from monitor.frames.words import FullInput, Objective
 from monitor.recalibration.fit_rows import FitRows
 from monitor.recalibration.fitting import CLASS_FITS, FITTINGS, FitOptions
 from monitor.recalibration.recalibrator import Output, Recalibrator, UnfitData
-from monitor.recalibration.scaling import Clamp, FullInput, Objective, Prior
+from monitor.recalibration.scaling import Clamp, Prior
 from monitor.recalibration.selection import CLASS_METHODS, METHODS
 from tests import laws
 from tests.laws import costly

@@ -16,6 +16,7 @@ from scipy.stats import chi2
 
 from monitor.frames.detections import Estimates
 from monitor.frames.space import Dimension, DimensionKind, FloatArray, Space, plain_space
+from monitor.frames.words import FullInput, Objective
 from monitor.recalibration import scaling
 from monitor.recalibration.fitting import FITTINGS, FitOptions, prior_strength
 from monitor.recalibration.recalibrator import UnfitData
@@ -27,8 +28,6 @@ from monitor.recalibration.scaling import (
     AdaptiveScaling,
     Clamp,
     CovarianceScaling,
-    FullInput,
-    Objective,
     Prior,
     VarianceScaling,
     clamped_matrix,

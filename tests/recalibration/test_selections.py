@@ -3,7 +3,6 @@ be given to a tracker."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -236,7 +235,7 @@ def test_outcomes_of_another_shape_are_all_failures(part, definite):
     sent = estimates(4, 3)
     array = getattr(sent, part)
     for wrong in (array[:1], np.concatenate([array, array]), array[..., None]):
-        made = replace(doubled(sent), **{part: wrong})
+        made = laws.changed(doubled(sent), **{part: wrong})
         assert sound_rows(sent, made, LIMITS, definite=definite).tolist() == [False] * 4
         assert fault_of(sent, made, LIMITS).startswith("makes arrays of the shapes ((")
 
@@ -263,7 +262,7 @@ def test_the_gravest_fault_is_told_with_the_limit_and_the_number_of_detections(p
 @pytest.mark.parametrize("sound", [(1, 1, 1, 1), (0, 0, 0, 0), (1, 0, 1, 0)])
 def test_rows_that_are_not_sound_are_as_sent_and_their_neighbours_as_made(sound):
     sent = estimates(4, 3)
-    made = replace(doubled(sent), mean=sent.mean + 1, diagonal=~sent.diagonal)
+    made = laws.changed(doubled(sent), mean=sent.mean + 1, diagonal=~sent.diagonal)
     before = made.covariance.copy()
     found = sent_where_unsound(sent, made, np.array(sound, bool))
     for i, row in enumerate(sound):

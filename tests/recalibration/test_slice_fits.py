@@ -10,18 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from monitor.frames.slices import SliceBy
+from monitor.frames.words import SliceBy
 from monitor.recalibration.fit_rows import FitRows, effect_on_mean, effect_on_mean_square
 from monitor.recalibration.fitting import (
     WHOLE,
-    FitSlice,
-    Parts,
     SliceFit,
     borrowed,
     fit_slices,
     prior_strength,
     worth,
 )
+from monitor.recalibration.parts import FitSlice, Parts
 from monitor.recalibration.recalibrator import Recalibrator, UnfitData
 from monitor.recalibration.scaling import Prior, VarianceScaling
 from monitor.recalibration.selection import Selection

@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import hatch_build
 from tests.same.compare import Comparison, compare
 from tests.same.play import PARTS, CannotPlay, Place, play
 from tests.same.scene import write_files
@@ -75,6 +76,9 @@ def extracted(revision: str, folder: Path) -> Path:
     if archive.returncode:
         raise CannotPlay(f"{revision} is no commit with a package `monitor`: give another --base.")
     subprocess.run(["tar", "-x", "-C", str(folder)], input=archive.stdout, check=True)
+    source = folder / hatch_build.SOURCE.relative_to(ROOT)
+    if hatch_build.IN_PLACE.exists() and source.exists():  # both are played on kernels, or none
+        hatch_build.compile_kernels(source.with_name(hatch_build.IN_PLACE.name), source)
     return folder
 
 

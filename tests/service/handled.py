@@ -10,11 +10,12 @@ import grpc
 
 from monitor.frames.frame import Header
 from monitor.pipeline.frame_path import Pipeline
-from monitor.service.calls import MONITOR, guarded
+from monitor.service.calls import guarded
 from monitor.service.handlers import Service
 from monitor.v1 import perception_monitor_pb2 as pb
 from monitor.wire.client_messages import encode_header
 from monitor.wire.requests import WireLimits
+from monitor.wire.values import MONITOR
 from tests.administered import Caller
 from tests.piped import HEADER, pipeline_of
 

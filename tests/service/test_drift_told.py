@@ -11,21 +11,21 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from monitor.drift.alarms import Alarm, DriftReading, DriftState, SliceStanding
-from monitor.drift.bets import (
+from monitor.drift.charts import (
     CHARTS,
     ONLY_OVER,
     Detector,
     Direction,
     Quantity,
+    Scale,
     Severity,
     Stage,
 )
-from monitor.drift.evidence import Scale
 from monitor.service.admin import MOST_ACTOR
 from monitor.service.metrics import LEAST_EVIDENCE, drift
 from monitor.v1 import drift_pb2 as drift_pb
 from monitor.v1 import perception_monitor_pb2 as pb
-from monitor.wire.messages import message_of, value_of
+from monitor.wire.values import message_of, value_of
 from tests import exported
 from tests.administered import Refused
 from tests.alarmed import STAGES, STANDINGS, FixedWatch, alarm, service_of

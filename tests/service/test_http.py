@@ -1,15 +1,24 @@
 """The HTTP endpoint: what it serves, and clients that push, drip, smuggle and stay."""
 
+import asyncio
 import contextlib
 import http.client
 import socket
+import threading
 from collections.abc import Iterator
+from unittest.mock import Mock
 
 import pytest
 
+from monitor.config import checked
+from monitor.pipeline.drift_watch import DriftWatch
+from monitor.pipeline.live_statistics import LiveStatistics
 from monitor.service import http as endpoint_module
+from monitor.service.history import History
 from monitor.service.http import LARGEST_REQUEST, Endpoint, Published
+from monitor.service.metrics import render
 from monitor.service.pages import Pages
+from monitor.sidecar import Sidecar
 from tests.served import PATIENCE, eventually
 
 
@@ -58,6 +67,67 @@ def answer(port: int, request: bytes) -> bytes:
         with contextlib.suppress(ConnectionError):
             connection.sendall(request)
         return read_all(connection)
+
+
+def test_a_reader_waits_for_a_newer_text_and_takes_the_last_one_if_none_is_made(monkeypatch):
+    monkeypatch.setattr(endpoint_module, "_PATIENCE_SECONDS", 0.2)
+    published, read = Published(most_age=100.0), list[bytes]()
+    published.publish(b"old", FixedPages())
+    published.wait_for_newer()
+    assert not published.wanted
+    published.most_age = 0.0
+    published.wait_for_newer()  # the loop stands
+    assert published.wanted and published.metrics == b"old"
+
+    monkeypatch.setattr(endpoint_module, "_PATIENCE_SECONDS", PATIENCE)
+    published.wanted = False
+    reader = threading.Thread(
+        target=lambda: (published.wait_for_newer(), read.append(published.metrics))
+    )
+    reader.start()
+    assert eventually(lambda: published.wanted)
+    published.publish(b"new", FixedPages())
+    reader.join(PATIENCE)
+    assert read == [b"new"]
+
+
+def test_what_nobody_reads_is_not_made_and_the_rest_is_kept_up_all_the_same(monkeypatch):
+    rendered = Mock(side_effect=render)
+    monkeypatch.setattr(endpoint_module, "render", rendered)
+    monkeypatch.setattr(endpoint_module, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(endpoint_module, "WINDOW_SECONDS", 0.1)
+    settings = {"state": {"folder": ""}, "metrics": {"refresh_seconds": 0.05}}
+    sidecar = Sidecar(checked(settings, "test"))
+    kept, folded, history = (
+        Mock(wraps=getattr(of, name))
+        for of, name in (
+            (sidecar.pipeline.drift, "reading"),
+            (sidecar.pipeline.live, "catch_up"),
+            (sidecar.exporting.history, "add"),
+        )
+    )
+    monkeypatch.setattr(DriftWatch, "reading", kept)
+    monkeypatch.setattr(LiveStatistics, "catch_up", folded)
+    monkeypatch.setattr(History, "add", history)
+    published = sidecar.endpoint.published
+
+    async def watch() -> None:
+        keeping = asyncio.create_task(sidecar.exporting.keep_fresh())
+        while kept.call_count < 5 or history.call_count < 2:
+            await asyncio.sleep(0.01)
+        assert rendered.call_count == 0 < folded.call_count
+        assert published.most_age == 0.05
+        await asyncio.to_thread(published.wait_for_newer)
+        assert rendered.call_count == 1
+        assert b"calibration_frames_total 0.0" in published.metrics
+        keeping.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await keeping
+        published.wait_for_newer()  # nobody makes one
+
+    asyncio.run(asyncio.wait_for(watch(), PATIENCE))
+    assert rendered.call_count == 1
+    assert sidecar.pipeline.counters.internal_errors == 0
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from monitor.config import LogConfig, LogFormat, LogLevel
+from monitor.config import LogConfig, LogFormat
+from monitor.frames.words import LogLevel
 from monitor.service import log as log_module
 from monitor.service.log import (
     LONGEST_MESSAGE,

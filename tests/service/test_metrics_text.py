@@ -2,16 +2,22 @@
 
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.vehicles import fleets
-from monitor.config import Mode, TrackerKind
+from monitor.config import TrackerKind
 from monitor.frames.frame import Header, ReceivedFrame, ReceivedTruth, Refusal, UncertainBy
 from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
+from monitor.frames.words import Mode
 from monitor.pipeline.frame_path import Pipeline
 from monitor.pipeline.recalibrators import OUTPUT_NUMBER
 from monitor.pipeline.shown import ShownState
@@ -20,6 +26,7 @@ from monitor.promotion.records import Factor, TrialStanding, TrialState
 from monitor.recalibration.recalibrator import Output
 from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import Selection
+from monitor.service import exposition
 from monitor.service.exposition import HELP, build
 from monitor.service.log import LogCounts
 from monitor.service.metrics import fleet, render
@@ -59,6 +66,25 @@ VERSION = SCALING.version
 CLASSES = ("car", 'a "quoted" one', "back\\slash", "Straßenbahn 🚋", "100 %s")
 FRAME_IDS = [10**15 + 7 * i for i in range(8)]
 FIRST_ID = 2 * 10**18
+
+
+LABELS = st.text(max_size=8)
+
+
+@given(
+    st.sampled_from(["ence{slice,stage,dimension}", "log_lines_total{level}", "streams"]),
+    st.lists(st.tuples(LABELS, LABELS, LABELS, st.floats() | st.integers(0, 2**70)), max_size=5),
+)
+def test_a_family_is_written_as_prometheus_client_writes_it(key, drawn):
+    name, _, labels = key.partition("{")
+    names = tuple(filter(None, labels.rstrip("}").split(",")))
+    rows = [(*values[: len(names)], number) for *values, number in drawn]
+    kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+    wanted = kind(f"calibration_{name}", HELP[key], labels=names)
+    for *values, number in rows:
+        wanted.add_metric(values, number)
+    registry: Any = SimpleNamespace(collect=lambda: [wanted])
+    assert exposition.family(name, rows) == generate_latest(registry).decode()
 
 
 def sent(pipeline: Pipeline, stream: Stream, data: bytes) -> None:

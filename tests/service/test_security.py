@@ -8,14 +8,7 @@ import grpc
 import pytest
 
 from monitor.client import Access, InvalidAccess
-from monitor.config import (
-    LARGEST_FILE,
-    LONGEST,
-    MOST_TOKENS,
-    InvalidConfiguration,
-    SecurityConfig,
-    read_tokens,
-)
+from monitor.config import InvalidConfiguration, SecurityConfig
 from monitor.frames.status import Counters
 from monitor.service.security import (
     RIGHTS,
@@ -27,6 +20,7 @@ from monitor.service.security import (
     right_of,
 )
 from monitor.v1 import perception_monitor_pb2, recalibrator_admin_pb2
+from monitor.wire.access import LARGEST_FILE, LONGEST, MOST_TOKENS, read_tokens
 from tests.administered import Caller, Refused
 from tests.certificates import Authority, Pair
 from tests.served import ADMIN, MONITOR

@@ -11,7 +11,7 @@ from monitor.pipeline.external_tracker import ExternalTracker
 from monitor.pipeline.streams import Seen
 from monitor.service.admin import status
 from monitor.service.http import stamp_lag
-from monitor.wire.messages import value_of
+from monitor.wire.values import value_of
 from tests.piped import CLASSES, SECOND, XYZ, opened, pipeline_of
 
 

@@ -25,7 +25,7 @@ from monitor.drift.alarms import (
     error_of,
     hours,
 )
-from monitor.drift.bets import Quantity, Stage
+from monitor.drift.charts import Quantity, Stage
 from monitor.figures.svg import number
 from monitor.figures.timeline import Mark
 from monitor.frames.slices import TOTAL
@@ -51,7 +51,7 @@ from monitor.statistics.observations import finished
 from monitor.statistics.reading import ReadingCache, WindowReading
 from monitor.v1 import calibration_pb2, drift_pb2, frame_pb2
 from monitor.v1 import perception_monitor_pb2 as pb
-from monitor.wire.messages import value_of
+from monitor.wire.values import value_of
 from tests.alarmed import READING, STANDINGS, alarm
 from tests.checkpointed import OF_CLASSES
 from tests.drifting import TOO_SMALL, Drive, drive_until_alarm, settings

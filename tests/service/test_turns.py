@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.service.calls import BURST_SECONDS, MONITOR, Pace, Share, Turns
+from monitor.service.calls import BURST_SECONDS, Pace, Share, Turns
 from monitor.service.security import PROBES_END, OpenCalls, Room
+from monitor.wire.values import MONITOR
 from tests.administered import Caller, Refused
 from tests.service.handled import handled
 

@@ -9,13 +9,13 @@ import pytest
 from scipy.signal import lfilter
 
 from monitor.frames.space import FloatArray, plain_space
+from monitor.frames.words import Finding
 from monitor.statistics.bins import Binning
 from monitor.statistics.clusters import cluster_id
 from monitor.statistics.reading import read
 from monitor.statistics.state import observe
 from monitor.statistics.verdicts import (
     FEWEST_TO_JUDGE,
-    Finding,
     mean_interval,
     mean_interval_of_sums,
     ratio_interval,

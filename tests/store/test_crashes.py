@@ -24,7 +24,8 @@ import pytest
 
 from monitor.pipeline.restart import RUN_STATE
 from monitor.statistics.state import StatisticsState
-from monitor.store.ledger import FILE, LedgerWriter
+from monitor.store.ledger import LedgerWriter
+from monitor.store.ledger.schema import FILE
 from monitor.store.state import StateFile
 from monitor.store.statistics_state import decode, parsed
 from monitor.v1 import frame_pb2, truth_pb2

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from monitor.store.formats import Format, format_of
+from monitor.frames.words import Format
+from monitor.store.formats import format_of
 from monitor.store.recordings import read_columns, read_recording
 from monitor.store.tables import RecordingError
 

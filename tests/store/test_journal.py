@@ -19,7 +19,8 @@ from monitor.config import PendingConfig
 from monitor.store.entries import MOST_LABEL_BYTES, Entry, bodies_of
 from monitor.store.files import Claim
 from monitor.store.journal import Journal
-from monitor.store.ledger import FILE, NEVER, LedgerWriter
+from monitor.store.ledger import LedgerWriter
+from monitor.store.ledger.schema import FILE, NEVER
 from tests.journalled import all_told, frame, labels, labels_alone, told
 
 PATIENCE = 30.0  # s
@@ -189,7 +190,7 @@ async def test_frames_are_refused_where_many_wait_and_labels_are_not(heard, path
 async def test_labels_too_are_refused_before_memory_runs_out(heard, tmp_path):
     (tmp_path / "file").touch()
     large = frame(-1, frame_id=1, size=1_000_000)
-    size = len(bodies_of(large)[0][2])
+    size = bodies_of(large)[0].size
 
     journal = heard.journal(tmp_path / "file" / "pending")
     assert heard.opened(journal).sequence == 0
@@ -251,7 +252,7 @@ async def test_later_damage_costs_the_file_and_entries_without_bytes_are_lost_al
         journal.note(frame(n, n % 3, size=400))
     await journal.close()
     again = begin(heard, path)
-    os.truncate(path / FILE, 30_000)
+    os.truncate(path / FILE, 10_000)
     assert await again.find("s", 28, 1) is None
     assert (again.drops, again.partitions, again.refused) == ({"corrupt": 3}, 0, 1)
     entries = [frame(31), frame(32, stream="\ud800"), labels(33, 31, stream="\ud800"), frame(34)]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import random
+import shutil
 import sqlite3
 import stat
 from collections.abc import Callable, Iterator
@@ -15,10 +17,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.store.entries import Entry, Key, LabelEntry
+from monitor.store.entries import Entry, Key, LabelEntry, size_of
 from monitor.store.files import LedgerFailed, UnusableFile
 from monitor.store.journal import LedgerReader
-from monitor.store.ledger import FILE, NEVER, LedgerWriter
+from monitor.store.ledger import LedgerWriter
+from monitor.store.ledger.frame_files import folder_of, read_part
+from monitor.store.ledger.schema import FILE, NEVER
 from monitor.store.previous import PreviousPaths, take_over
 from tests.journalled import (
     all_told,
@@ -80,7 +84,10 @@ def test_the_latest_frames_are_named_at_start_the_newest_last_and_files_are_priv
         commit(one, [labels(9, 7, 1, brought=frame(-3, 1, frame_id=7))], durable=True)
         modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in path.iterdir()}
     assert stat.S_IMODE(path.stat().st_mode) == 0o700
+    frames = modes.pop(f"{FILE}.frames")
     assert modes == dict.fromkeys((FILE, f"{FILE}-wal", f"{FILE}-shm"), 0o600)
+    files = [stat.S_IMODE(file.stat().st_mode) for file in (path / f"{FILE}.frames").iterdir()]
+    assert (frames, files) == (0o700, [0o600] * 3)
     there = LedgerWriter(path / FILE, 1 << 30).open()
     names = [one[1:] for one in there.frames]
     names.remove((7, 3000, 1))
@@ -132,7 +139,7 @@ def test_what_was_promised_is_never_replaced_by_what_has_its_number(path):
 
 
 def used(path: Path) -> int:
-    return sum(file.stat().st_size for file in path.iterdir())
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
 
 
 def test_the_partition_whose_last_entry_is_the_oldest_goes_over_the_budget_and_its_bytes_too(path):
@@ -218,6 +225,7 @@ def test_why_partitions_went_is_known_until_a_checkpoint_knows(path):
     again.disconnect()
 
 
+WRITTEN = Path(__file__).parents[1] / "previous"
 ENTRIES: list[Entry] = [frame(n, n % 3, size=400) for n in range(1, 31)]
 
 
@@ -242,10 +250,12 @@ def of_28(columns: str) -> Callable[[Path], None]:
 
 
 def flipped_in_a_body(file: Path) -> None:
-    """One bit of frame 28, which SQLite does not check."""
-    data = bytearray(file.read_bytes())
-    data[data.rindex(frame(28, 1, size=400).frame.sent.mean.tobytes()[:64]) + 20] ^= 4
-    file.write_bytes(data)
+    """One bit of frame 28, in a file that nobody checks."""
+    wanted = frame(28, 1, size=400).frame.sent.mean.tobytes()
+    (there,) = (one for one in folder_of(file).iterdir() if wanted in one.read_bytes())
+    data = bytearray(there.read_bytes())
+    data[data.rindex(wanted) + 20] ^= 4
+    there.write_bytes(data)
 
 
 def with_a_right_checksum(kind: int, less: int) -> Callable[[Path], None]:
@@ -253,9 +263,10 @@ def with_a_right_checksum(kind: int, less: int) -> Callable[[Path], None]:
 
     def change(file: Path) -> None:
         with sqlite3.connect(file) as other:
-            where = "FROM entries JOIN blobs ON blob = id WHERE sequence = 28"
-            start, size, body = other.execute(f"SELECT start, size, body {where}").fetchone()
-            crc = Key(28, 1, kind, "s", 28, 28000).crc(body[start : start + size - less])
+            where = "SELECT blob, start, size FROM entries WHERE sequence = 28"
+            number, start, size = other.execute(where).fetchone()
+            body = read_part(folder_of(file), number, start, size - less)
+            crc = Key(28, 1, kind, "s", 28, 28000).crc(body)
         other.close()
         of_28(f"kind = {kind}, size = {size - less}, crc = {crc}")(file)
 
@@ -286,6 +297,59 @@ def test_an_entry_that_is_not_as_it_was_written_is_left_out_alone(path, damage, 
         reader.close()
     assert list(reader.damaged) == [28]
     assert reader.damaged[28].startswith("entry 28 of") and said in reader.damaged[28]
+
+
+def test_frames_whose_bytes_did_not_reach_the_disk_before_the_power_failed_are_not_known(
+    path, caplog
+):
+    file = kept_ledger(path)
+    one, other, gone = sorted(folder_of(file).iterdir(), key=lambda one: int(one.name))
+    os.truncate(one, one.stat().st_size // 2)
+    gone.unlink()
+    (folder_of(file) / "77").write_bytes(b"of a commit that was not finished")
+    # Commits are of three partitions in turn: 1, 2, 0.
+    wanted = [n for n in range(1, 31) if n % 3 == 2 or (n % 3 == 1 and n <= 13)]
+    with opened(path) as again:
+        left = sequences(path)
+        assert "15 frames did not reach the disk in time" in caplog.text
+        assert left == wanted
+        assert sorted(folder_of(file).iterdir()) == sorted([one, other])
+        commit(again, [frame(31, 1)], durable=True)
+        assert sequences(path) == [*left, 31]
+
+
+def test_what_a_commit_that_failed_has_left_is_written_over(path, monkeypatch):
+    with opened(path) as one:
+        commit(one, ENTRIES[:3], durable=True)
+        with monkeypatch.context() as patch:
+            patch.setattr(LedgerWriter, "_transaction", lambda *_: 1 / 0)
+            patch.setattr(LedgerWriter, "_sync_commits", lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                commit(one, ENTRIES[3:9], durable=True)
+        commit(one, ENTRIES[3:6], durable=True)
+        commit(one, ENTRIES[6:], durable=True)
+        assert all_told(replayed(path)) == all_told(ENTRIES)
+        tidied(one)
+        assert one.bytes == used(path)
+
+
+def test_a_ledger_of_the_version_before_is_read_and_gone_on_with(tmp_path):
+    with sqlite3.connect(tmp_path / FILE) as old:
+        old.executescript((WRITTEN / "ledger1.sql").read_text("utf-8"))
+    old.close()
+    with opened(tmp_path) as one:
+        first, second, brought, last = replayed(tmp_path)
+        assert told(first) == told(frame(1, 1, frame_id=2**64 - 1, size=3))
+        assert told(second) == ("labels", 2, 1, "s", 2**64 - 1, 0.0)
+        assert isinstance(brought, LabelEntry) and brought.frame is not None
+        assert told(last) == told(frame(5, -2, size=2))
+        one.covered = NEVER
+        commit(one, [frame(6, 1, 9), labels(7, 9, 1)], durable=True)
+        kept = found(tmp_path, "s", 9)
+        assert kept is not None and (kept.entry.sequence, len(kept.labels)) == (6, 1)
+        one._drop(1, "budget")
+        tidied(one)
+        assert (sequences(tmp_path), list(folder_of(tmp_path / FILE).iterdir())) == ([5], [])
 
 
 @pytest.mark.parametrize(
@@ -333,8 +397,8 @@ def of_another_program(file: Path) -> None:
 
 def root_of_a_table(file: Path) -> None:
     data = bytearray(file.read_bytes())
-    for page in range(2, 12):
-        data[8192 * page] ^= 0xFF
+    for page in range(2, len(data) // 4096):
+        data[4096 * page] ^= 0xFF
     file.write_bytes(data)
 
 
@@ -386,6 +450,20 @@ def test_a_file_that_is_removed_while_it_runs_is_begun_again(path):
         assert (gone(one), sequences(path)) == ([(2, "vanished")], [33])
 
 
+def test_frames_are_written_on_though_somebody_removes_their_file(path):
+    with opened(path) as one:
+        commit(one, [frame(1, 2)], durable=True)
+        (there,) = folder_of(path / FILE).iterdir()
+        there.unlink()
+        commit(one, [frame(2, 2)], durable=True)
+        shutil.rmtree(folder_of(path / FILE))
+        commit(one, [frame(3, 2)], durable=True)
+        reader = LedgerReader(path / FILE)
+        assert [entry.sequence for entry in reader.after(0)] == [3]
+        assert list(reader.damaged) == [1, 2]
+        reader.close()
+
+
 def test_a_link_in_place_of_the_file_is_not_followed(tmp_path, path):
     path.mkdir()
     (tmp_path / "elsewhere").write_bytes(b"")
@@ -397,15 +475,23 @@ def test_a_link_in_place_of_the_file_is_not_followed(tmp_path, path):
 
 @pytest.fixture
 def full(monkeypatch):
-    """No room for more than a few pages, once its first element is set."""
-    limit, ready = [False], LedgerWriter._ready
+    """No room for more than two large frames, once its first element is set."""
+    limit, write = [False], os.pwritev
 
-    def limited(self, **others):
-        connection = ready(self, **others)
-        connection.execute(f"PRAGMA max_page_count = {50 if limit[0] else 1 << 30}").fetchall()
-        return connection
+    def limited(descriptor, pieces, at):
+        folder = Path(f"/proc/self/fd/{descriptor}").readlink().parent
+        room = 300_000 - sum(one.stat().st_size for one in folder.iterdir())
+        if not limit[0] or size_of(pieces) < room:
+            return write(descriptor, pieces, at)
+        if room <= 0:
+            raise OSError(errno.ENOSPC, "the disk is full")
+        return write(descriptor, [b"".join(pieces)[:room]], at)
 
-    monkeypatch.setattr(LedgerWriter, "_ready", limited)
+    def none(_descriptor, _piece, _at):
+        raise OSError(errno.ENOSPC, "the disk is full")
+
+    monkeypatch.setattr(os, "pwritev", limited)
+    monkeypatch.setattr(os, "pwrite", none)
     return limit
 
 
@@ -430,9 +516,6 @@ def test_on_a_full_disk_what_no_checkpoint_has_stays_and_the_rest_can_be_written
         full[0] = False
         commit(one, more, durable=True)
         assert sequences(path) == [1, 2, 3, 4]
-
-
-WRITTEN = Path(__file__).parents[1] / "previous"
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from monitor.config import StatisticsConfig
-from monitor.frames.slices import OVERFLOW, SliceBy
+from monitor.frames.slices import OVERFLOW
 from monitor.frames.space import (
     MOST_CLASSES,
     MOST_DIMENSIONS,
@@ -22,6 +22,7 @@ from monitor.frames.space import (
     MOST_WINDOWS,
     plain_space,
 )
+from monitor.frames.words import SliceBy
 from monitor.statistics.bins import IncompatibleStatistics
 from monitor.statistics.class_evaluation import class_as_json, read_classes
 from monitor.statistics.class_statistics import observe_classes

@@ -51,7 +51,7 @@ def walk(space: Space, moving: tuple[int, ...], seed: int) -> dict[str, float]:
     found = {"states": model.size, **dict.fromkeys(counted, 0.0)}
     for number in range(STEPS):
         seconds = float(10 ** random.uniform(-3, 0.3))
-        state, covariance = predict(tracks.state, tracks.covariance, *model.step(seconds))
+        state, covariance = predict(tracks.state, tracks.covariance, model, seconds)
         tracks = replace(tracks, state=state, covariance=covariance)
         model.space.wrap(tracks.state)
         f, q = transition(k, moving, seconds), diffusion(space, moving, seconds)

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from monitor.frames.frame import EgoMotion, Pose, TrackStatus, Twist
 from monitor.frames.space import DimensionKind
-from monitor.tracking.motion import Association, MeasurementNoise
+from monitor.frames.words import MeasurementNoise
+from monitor.tracking.motion import Association
 from tests.laws import assert_same
 from tests.tracking.scenes import (
     SPACES,

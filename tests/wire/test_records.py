@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-import numpy as np
+from unittest.mock import patch
 
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+import monitor.wire.records as records_module
+from monitor.native import kernels
 from monitor.v1 import frame_pb2
-from monitor.wire.records import Kind, Records, Schema, TailReader
+from monitor.wire.records import Kind, Records, Schema, TailReader, build
 from tests.written import tagged
 
 DETECTIONS = 15
@@ -28,9 +34,7 @@ def read_tail(frame: frame_pb2.Frame) -> Records | None:
 
 def values(records: Records | None, number: int) -> list[float]:
     assert records is not None
-    column = records.column(number)
-    assert column is not None
-    found: list[float] = column.ravel().tolist()
+    found: list[float] = records.columns[number].ravel().tolist()
     return found
 
 
@@ -47,7 +51,7 @@ def test_detections_of_one_layout_are_read_at_once_and_those_of_two_are_not():
     frame = frame_pb2.Frame(frame_id=1, detections=[detection(n, n / 2) for n in range(3)])
     records = read_tail(frame)
     assert records is not None
-    assert {n: place.count for n, place in records.layout.fields.items()} == {1: 1, 4: 1}
+    assert {n: column.shape for n, column in records.columns.items()} == {1: (3, 1), 4: (3, 1)}
     assert (values(records, 1), values(records, 4)) == ([0, 1, 2], [0.0, 0.5, 1.0])
     for place in range(4):
         rows = list(frame.detections)
@@ -77,3 +81,40 @@ def test_values_that_look_like_records_are_not_read_as_detections():
     records = read_on(reader, frame)
     assert values(records, 1) == [7]
     assert np.array(values(records, 4)).tobytes() == hiding.tobytes()
+
+
+FIELDS = {1: np.uint64, 2: np.uint32, 3: np.float64, 4: np.float64, 7: np.uint64}
+
+
+@given(st.integers(1, 40), st.integers(0, 9), st.binary(max_size=30), st.data())
+def test_records_are_read_and_written_alike_with_kernels_and_without(n, width, head, data):
+    numbers = data.draw(st.lists(st.sampled_from(sorted(FIELDS)), min_size=1, unique=True))
+    random = np.random.default_rng(n)
+    fields = {}
+    for number in sorted(numbers):
+        shape = (n, width) if number == 4 else (n,)
+        fields[number] = np.frombuffer(random.bytes(8 * n * 9), FIELDS[number])[: n * 9]
+        fields[number] = np.resize(fields[number], shape)
+    if not any(values.ndim == 1 or width for values in fields.values()):
+        return
+    layouts, written, read = [], [], []
+    for chosen in (kernels, None):
+        with patch.object(records_module, "kernels", chosen):
+            written.append(build(DETECTIONS, DETECTION, fields, n))
+            reader = TailReader(DETECTIONS, DETECTION)
+            body = frame_pb2.Frame.FromString(written[-1]).detections[0].SerializeToString
+            found = reader.read(head + written[-1], len(head), n, body)
+            assert found is not None
+            layouts.append(reader)
+            read.append({number: column.tobytes() for number, column in found.columns.items()})
+    assert written[0] == written[1]
+    assert read[0] == read[1]
+    assert read[0] == {f: v.tobytes() for f, v in fields.items() if v.ndim == 1 or width}
+    # A structure that is broken anywhere is seen by both.
+    layout = layouts[0]._known[0]
+    at = data.draw(st.sampled_from(np.flatnonzero(layout.mask).tolist()))
+    broken = bytearray(written[0])
+    broken[(n - 1) * layout.length + at] ^= data.draw(st.integers(1, 255))
+    for reader, chosen in zip(layouts, (kernels, None), strict=True):
+        with patch.object(records_module, "kernels", chosen):
+            assert reader.read_again(bytes(broken), 0) is None

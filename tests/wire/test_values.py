@@ -15,15 +15,13 @@ from monitor.drift.alarms import (
     SliceStanding,
     StageStanding,
 )
-from monitor.drift.bets import Detector, Direction, Quantity, Severity, Stage
-from monitor.drift.evidence import Scale
-from monitor.drift.reference import Origin
+from monitor.drift.charts import Detector, Direction, Origin, Quantity, Scale, Severity, Stage
 from monitor.frames.status import Status, StreamStatus, TrackerStatus
+from monitor.promotion.decisions import KnownRecalibrator
 from monitor.promotion.records import (
     Evidence,
     Factor,
     Happened,
-    KnownRecalibrator,
     Record,
     SliceFitted,
     TrialStanding,
@@ -32,16 +30,8 @@ from monitor.promotion.records import (
 from monitor.statistics.observations import finished
 from monitor.v1 import calibration_pb2, drift_pb2, recalibration_record_pb2, status_pb2
 from monitor.v1 import recalibrator_admin_pb2 as admin_pb
-from monitor.wire.messages import (
-    Kind,
-    Listing,
-    Summary,
-    UnknownWord,
-    listing,
-    message_of,
-    summary,
-    value_of,
-)
+from monitor.wire.messages import listing, summary
+from monitor.wire.values import Kind, Listing, Summary, UnknownWord, message_of, value_of
 from tests.administered import record
 from tests.alarmed import alarm
 from tests.piped import BY_SLICE

@@ -22,7 +22,7 @@ import sys
 import tempfile
 import textwrap
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TypeVar
 
@@ -37,22 +37,15 @@ from monitor.client import PLAIN
 from monitor.commands.demo.run import Player, config_text
 from monitor.commands.demo.story import Cycle, Phase, Plan
 from monitor.commands.demo.summary import Summary, as_json, as_text, headline, summarise
-from monitor.commands.options import (
-    add_flag,
-    add_json,
-    add_value,
-    checked,
-    seconds,
-    tell,
-    write_output,
-)
+from monitor.commands.output import tell, write_output
 from monitor.commands.pages.report_page import Report, Said, Section, written
 from monitor.commands.report.live import Seen, look, report_of
 from monitor.commands.sending import Addresses, running_sidecar
-from monitor.commands.sidecar_client import Client, access_of, add_access, ask
-from monitor.config import split_address
+from monitor.commands.sidecar_client import Client, access_of, ask
 from monitor.figures.tables import Table as HtmlTable
 from monitor.figures.timeline import Line, Mark, timeline
+from monitor.options.played import DEFAULT, DEFAULT_CYCLE
+from monitor.wire.access import split_address
 
 _REFRESH_S = 0.25
 _BAR_FULL = 6.0  # NEES/K of a full bar
@@ -153,44 +146,8 @@ def report_of_demo(summary: Summary, seen: Seen) -> Report:
     )
 
 
-EXAMPLE = """examples:
-  calibration-monitor demo --hold
-  calibration-monitor demo --duration 30 --speed 2 --seed 3 --output demo.html
-  calibration-monitor demo --json > summary.json
-  calibration-monitor demo --print-config > sidecar.toml
-  calibration-monitor demo --address 127.0.0.1:50051 --forever"""
-
-DEFAULT = 60.0  # s, of a drive that ends
-DEFAULT_CYCLE = 120.0  # s, of a drive in cycles
-_SHORTEST, _LONGEST = 20.0, 3600.0  # s
-_FASTEST = 10.0
 _COLUMNS = 79
 N = TypeVar("N", int, float)
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the verb."""
-    text = "of the drive (default 4)"
-    add_value(parser, "--seed", "N", text, _number(int, 0, 2**32 - 1), default=4)
-    default = f"default {DEFAULT:g}; with --forever {DEFAULT_CYCLE:g}, of a cycle"
-    text = f"of the drive at least, {_SHORTEST:g} to {_LONGEST:g} seconds ({default})"
-    add_value(parser, "--duration", "S", text, _number(float, _SHORTEST, _LONGEST))
-    text = f"seconds of the drive in a second, 0.1 to {_FASTEST:g} (default 1)"
-    add_value(parser, "--speed", "X", text, _number(float, 0.1, _FASTEST), default=1.0)
-    text = "write the report (HTML) here (default: a new file in the folder for temporary files)"
-    add_value(parser, "--output", "FILE", text)
-    add_json(parser)
-    text = "gRPC of a sidecar that runs already, with the settings that --print-config prints"
-    add_value(parser, "--address", "H:P", text)
-    text = "cycle after cycle until SIGTERM; with --address, a sidecar that is away is waited for"
-    add_flag(parser, "--forever", text)
-    text = "for which it is waited then, in seconds, before an error (default: for ever)"
-    add_value(parser, "--patience", "S", text, seconds, default=math.inf)
-    text = "print the configuration of the sidecar (TOML), and do nothing else"
-    add_flag(parser, "--print-config", text)
-    text = "leave the sidecar and its status page open after the end, until Ctrl-C"
-    add_flag(parser, "--hold", text)
-    add_access(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -291,11 +248,3 @@ def _print_ending(
     print("\n" + textwrap.fill(fired, _COLUMNS, subsequent_indent=" " * 12))
     print(f"written     {path}")
     print("next        calibration-monitor evaluate YOUR_FILE.csv")
-
-
-def _number(kind: Callable[[str], N], low: float, high: float) -> Callable[[str], N]:
-    def read(text: str) -> N:
-        expected = f"a number of {low:g} to {high:g}"
-        return checked(text, kind, expected, lambda value: low <= value <= high)
-
-    return read

@@ -42,7 +42,7 @@ from monitor.wire.client_messages import (
     encode_truth,
     refused,
 )
-from monitor.wire.messages import UnknownWord, value_of
+from monitor.wire.values import UnknownWord, value_of
 
 _TO_BE_SENT = 8  # frames of a sensor
 _IN_FLIGHT = 32  # frames of a sensor, or messages of truth

@@ -17,7 +17,7 @@ import numpy as np
 from monitor.commands.demo.scene import SPACE, DriveSettings, SimulatedFrame
 from monitor.commands.demo.tracks import TrackingRecord
 from monitor.drift.alarms import AlarmChange, AlarmReason, alarm_sentence, how_wrong
-from monitor.drift.bets import Severity
+from monitor.drift.charts import Severity
 from monitor.frames.slices import is_bare, marked
 from monitor.frames.space import FloatArray
 from monitor.promotion.records import SWAPS, Evidence, Factor, Happened, Record, TrialStanding

@@ -15,10 +15,10 @@ import numpy as np
 from monitor.commands.demo.story import ASSUMED, Cycle, Phase, SensorRecord, proof
 from monitor.commands.demo.tracks import Fed, TrackingQuality
 from monitor.commands.doctor.look import Samples, quantile
-from monitor.commands.options import finite, plain
+from monitor.commands.output import finite, plain
 from monitor.promotion.records import SWAPS, Happened, Record
 from monitor.v1.perception_monitor_pb2 import GetCalibrationResponse
-from monitor.wire.messages import Kind, Listing
+from monitor.wire.values import Kind, Listing
 
 # The sidecar's sums are exact, ours are rounded.
 _TOLERANCE = 1e-9

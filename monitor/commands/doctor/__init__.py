@@ -19,17 +19,11 @@ from pathlib import Path
 
 from monitor import __version__
 from monitor.commands.doctor import calibration_rules, sidecar_rules, stream_rules
-from monitor.commands.doctor.look import MOST_SECONDS, Observation, watch
+from monitor.commands.doctor.look import Observation, watch
 from monitor.commands.doctor.rules import AREAS, Area, Finding, Severity, be, count, duration
-from monitor.commands.options import add_json, add_value, plain, seconds_above_zero, shown, tell
-from monitor.commands.sidecar_client import access_of, add_sidecar
-from monitor.config import split_address
-
-EXAMPLE = """examples:
-  calibration-monitor doctor
-  calibration-monitor doctor --address 10.0.0.7:50051 --http-address 10.0.0.7:9464 --json
-  docker exec NAME calibration-monitor doctor
-  kubectl exec POD -c CONTAINER -- calibration-monitor doctor"""
+from monitor.commands.output import plain, shown, tell
+from monitor.commands.sidecar_client import access_of
+from monitor.wire.access import split_address
 
 RULES = sidecar_rules.RULES | stream_rules.RULES | calibration_rules.RULES
 _GOOD = sidecar_rules.GOOD | stream_rules.GOOD | calibration_rules.GOOD
@@ -44,27 +38,7 @@ _LINK = re.compile(r"\[([^\]]+)\]\([^)]+\)")
 _WIDTH = 100
 _LABELS = ("WRONG", "remark", "well")
 _COLOURS, _PLAIN = ("\x1b[1;31m", "\x1b[33m", "\x1b[32m"), "\x1b[0m"
-_LONGEST_SECONDS = 600.0
 wall_clock_ns = time.time_ns
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the verb."""
-    add_sidecar(parser)
-    text = "of its /metrics (default 127.0.0.1:9464)"
-    add_value(parser, "--http-address", "H:P", text, default="127.0.0.1:9464")
-    text = f"between two looks (default: until the metrics are new, at most {MOST_SECONDS:g})"
-    add_value(parser, "--seconds", "S", text, _seconds)
-    text = "seconds within which truth is due; more, where labels come in batches (default 1800)"
-    add_value(parser, "--truth-within", "S", text, seconds_above_zero, default=1800.0)
-    add_json(parser)
-
-
-def _seconds(text: str) -> float:
-    value = seconds_above_zero(text)
-    if value > _LONGEST_SECONDS:
-        raise argparse.ArgumentTypeError(f"'{text}': at most {_LONGEST_SECONDS:g} seconds")
-    return value
 
 
 def run(options: argparse.Namespace) -> int:

@@ -29,8 +29,8 @@ from monitor.drift.alarms import (
     left_out_sentence,
     size_of_error,
 )
-from monitor.drift.bets import Severity as Urgency
-from monitor.drift.evidence import Scale
+from monitor.drift.charts import Scale
+from monitor.drift.charts import Severity as Urgency
 from monitor.frames.slices import is_bare, is_total
 from monitor.promotion.records import TrialState
 
@@ -185,11 +185,10 @@ def nameless(seen: Observation) -> Found:
 
 def store_full(seen: Observation) -> Found:
     """Finds that frames will leave the store for want of room."""
-    pending = seen.config.pending
-    held, most = seen.now.value("ledger_bytes"), pending.disk_bytes
+    held, most = seen.now.value("ledger_bytes"), seen.limits.disk
     # In memory, frames only make way for others where they are on disk as well.
-    if seen.config.state.folder == "" or not most:
-        held, most = seen.now.value("pending_bytes"), pending.max_bytes
+    if not most:
+        held, most = seen.now.value("pending_bytes"), seen.limits.memory
     if held >= _NEARLY_FULL * most:
         yield REMARK, f"the store of frames that wait for truth is {share(held, most)} full"
 

@@ -14,21 +14,22 @@ import http.client
 import math
 import re
 import time
+import tomllib
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import grpc
-from prometheus_client.parser import text_string_to_metric_families
 
 from monitor.client import Access
 from monitor.commands.sidecar_client import Client, SidecarRefused, SidecarUnavailable
-from monitor.config import Config, InvalidConfiguration, is_loopback, load
 from monitor.drift.alarms import SliceStanding
 from monitor.frames.status import Status, StreamStatus
+from monitor.options.sidecars import MOST_SECONDS
+from monitor.wire.access import is_loopback, read_file
 
 _PREFIX = "calibration_"
 
@@ -136,6 +137,20 @@ class Look:
     text: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits that no metric tells: settings, with the defaults of `monitor.config`.
+
+    streams     names of streams that are taken
+    memory      bytes of frames that wait for labels
+    disk        the same on disk; 0: in memory alone
+    """
+
+    streams: int = 64
+    memory: int = 256 * 2**20
+    disk: int = 2 * 2**30
+
+
 @dataclass(slots=True)
 class Observation:
     """All of it; look.py fills it in.
@@ -148,7 +163,7 @@ class Observation:
     serving                  what its health said
     first, last              the looks
     standings                of drift
-    config                   of the sidecar; the defaults where it could not be read
+    limits                   of the sidecar; the defaults where they could not be read
     truth_within_s           seconds within which truth is due
     """
 
@@ -165,7 +180,7 @@ class Observation:
     first: Look = field(default_factory=Look)
     last: Look = field(default_factory=Look)
     standings: tuple[SliceStanding, ...] = ()
-    config: Config = field(default_factory=Config)
+    limits: Limits = Limits()
     truth_within_s: float = 1800.0
 
     @property
@@ -256,6 +271,10 @@ _LARGEST_PAGE = 64 * 2**20
 # With this a server of HTTP/2 begins: length, type 4, flags, stream 0 (RFC 9113, 3.4 and 6.5).
 _SETTINGS = re.compile(rb"[\x00-\xff]{3}\x04[\x00-\xff]\x00{4}", re.DOTALL)
 
+# A line of the exposition text, a label in it, and what stands for a character in its value.
+_SAMPLE = re.compile(r'([A-Za-z_:][\w:]*)(?:\{((?:\w+="(?:[^"\\]|\\.)*",?)*)\})? (\S+)(?: -?\d+)?')
+_LABEL, _ESCAPED = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"'), re.compile(r"\\(.)")
+
 # That a sidecar has, whatever it was sent.
 _ALWAYS = "calibration_frames_total"
 
@@ -264,8 +283,7 @@ _ALWAYS = "calibration_frames_total"
 PATIENCE = 3.0
 
 # Seconds between the looks, where none are given: the metrics are asked for until they are new.
-LEAST_SECONDS, MOST_SECONDS = 0.5, 5.0
-_POLL_SECONDS = 0.1
+LEAST_SECONDS, _POLL_SECONDS = 0.2, 0.05
 
 _NO_HOST = ("resolving", "lookup", "No route", "unreachable", "not known")
 
@@ -275,6 +293,7 @@ _AS_TLS_DOES = ("socket closed", "connection reset", "broken pipe")
 # What gRPC says before it comes to the point.
 _BEFORE = re.compile(r"^failed to connect to all addresses; last error: \w+: \S+?: (?=\S+ )")
 Found = TypeVar("Found")
+Value = TypeVar("Value")
 
 _ANSWERS = {
     grpc.StatusCode.UNAUTHENTICATED: Answer.NO_RIGHT,
@@ -311,7 +330,7 @@ async def watch(
     if seen.grpc.given or seen.http.given:
         # On another machine, a file of the name that the sidecar tells is another sidecar's.
         if first.status is not None and is_loopback(seen.address.rpartition(":")[0].strip("[]")):
-            seen.config = await asyncio.to_thread(config_of, first.status.configuration)
+            seen.limits = await asyncio.to_thread(limits_of, first.status.configuration)
         await _pause(seen, seconds)
         await _once(seen, access, clock_ns)
         seen.first = first
@@ -343,7 +362,8 @@ async def _pages(seen: Observation) -> None:
     seen.ready = None
     try:
         ready, _ = await page(seen.http_address, "/readyz")
-        status, text = await page(seen.http_address, "/metrics")
+        # So that they are new by the next look.
+        status, text = await page(seen.http_address, "/metrics?fresh")
     except (OSError, ValueError) as error:
         seen.http = seen.metrics = _no_page(error)
         return
@@ -360,11 +380,22 @@ async def _pages(seen: Observation) -> None:
 
 def samples_of(text: str) -> Samples:
     """Reads the exposition text. Raises ValueError where it is none."""
-    families: dict[str, list[tuple[Labels, float]]] = {}
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            families.setdefault(sample.name, []).append((sample.labels, sample.value))
+    families: defaultdict[str, list[tuple[Labels, float]]] = defaultdict(list)
+    for line in text.split("\n"):
+        if not line or line.startswith("#"):
+            continue
+        sample = _SAMPLE.fullmatch(line)
+        if sample is None:
+            raise ValueError(f"{line[:80]!r} is no sample of a metric")
+        name, labels, value = sample.groups()
+        told = {key: _plain(one) for key, one in _LABEL.findall(labels or "")}
+        families[name].append((told, float(value)))
     return Samples({name: tuple(rows) for name, rows in families.items()})
+
+
+def _plain(value: str) -> str:
+    """Reads the value of a label, which has a backslash before what would end it or a line."""
+    return _ESCAPED.sub(lambda found: "\n" if found[1] == "n" else found[1], value)
 
 
 def _no_page(error: Exception) -> Asked:
@@ -434,15 +465,29 @@ def _reached(error: SidecarUnavailable | SidecarRefused, address: str, access: A
     return Asked(Answer.FOREIGN, f"it does not speak gRPC as we do ({words})")
 
 
-def config_of(path: str) -> Config:
-    """Reads a configuration file; the defaults where it cannot be read here.
+def limits_of(path: str) -> Limits:
+    """Reads the limits from a configuration file; the defaults where it cannot be read here.
 
-    A path that is not absolute may be of another file, and is not read.
+    A path that is not absolute may be of another file, and is not read. The sidecar has checked the
+    settings: importing what checks them takes longer than all else that doctor does.
     """
-    with contextlib.suppress(InvalidConfiguration, OSError):
-        if Path(path).is_absolute() and Path(path).is_file():
-            return load(path)
-    return Config()
+    settings: dict[str, Any] = {}
+    if Path(path).is_absolute():
+        with contextlib.suppress(ValueError):
+            settings = tomllib.loads(read_file(path, path).decode("utf-8"))
+
+    def told(section: str, key: str, default: Value) -> Value:
+        keys = settings.get(section)
+        value = keys.get(key) if isinstance(keys, dict) else None
+        return value if isinstance(value, type(default)) else default
+
+    usual = Limits()
+    nowhere = "" in (told("state", "folder", "here"), told("pending", "folder", "here"))
+    return Limits(
+        told("server", "max_streams", usual.streams),
+        told("pending", "max_bytes", usual.memory),
+        0 if nowhere else told("pending", "disk_bytes", usual.disk),
+    )
 
 
 async def page(address: str, path: str) -> tuple[int, str]:

@@ -362,8 +362,10 @@ def file_active(seen: Observation) -> str:
 
 
 def same_version(seen: Observation) -> str:
-    """Says which version it is; '' where that is not known."""
-    return f"sidecar and doctor are {seen.version}" if version_of(seen) else ""
+    """Says which version it is, and what its kernels are; '' where that is not known."""
+    kernels = next(filter(None, seen.now.words("build_info", "kernels")), "")
+    text = f"sidecar and doctor are {seen.version}{kernels and f', kernels: {kernels}'}"
+    return text if version_of(seen) else ""
 
 
 GOOD = {

@@ -118,7 +118,7 @@ def silent(seen: Observation) -> Found:
 
 def many(seen: Observation) -> Found:
     """Finds that all names of streams, or nearly all, are taken."""
-    here, most = len(seen.streams), seen.config.server.max_streams
+    here, most = len(seen.streams), seen.limits.streams
     what = f"{here} of at most {most} names of streams are taken"
     severity, refused, when = lately(seen, "rejected_total", "reason", HEADERS)
     if here >= most and refused and severity is WRONG:

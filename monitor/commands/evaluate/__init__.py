@@ -21,7 +21,7 @@ from monitor.commands.apply import (
     read_any_model,
     recalibrate_classes,
 )
-from monitor.commands.conditions import holding, read_condition
+from monitor.commands.conditions import holding
 from monitor.commands.evaluate.class_rows import class_table, judged_classes, measured_classes
 from monitor.commands.evaluate.errors import (
     errors_section,
@@ -39,19 +39,7 @@ from monitor.commands.evaluation_tables import (
     verdict_lines,
 )
 from monitor.commands.held_out import told
-from monitor.commands.options import (
-    add_flag,
-    add_json,
-    add_value,
-    allow,
-    checked,
-    confidence_levels,
-    number_of,
-    pair,
-    tell,
-    working,
-    write_output,
-)
+from monitor.commands.output import tell, to_standard_error, working, write_output
 from monitor.commands.pages.file_report import (
     fullest_frame,
     in_pieces,
@@ -62,15 +50,12 @@ from monitor.commands.pages.file_report import (
 )
 from monitor.commands.pages.report_page import Report, Said, Section, hashed, written
 from monitor.commands.recordings import (
-    SELECTION,
-    add_most_refused,
-    add_selection,
-    names_in,
     refuse_options_of_gaussians,
-    selection_words,
-    to_standard_error,
 )
-from monitor.frames.slices import SliceBy
+from monitor.frames.words import Finding, SliceBy
+from monitor.options.recorded import OF_CLASSES_ALONE, OF_GAUSSIANS
+from monitor.options.rows import SELECTION, selection_words
+from monitor.options.values import allow
 from monitor.recalibration.selection import AnySelection, ClassSelection, Selection
 from monitor.recalibration.temperature_sweep import TEMPERATURES, Sweep
 from monitor.statistics.class_evaluation import (
@@ -78,103 +63,20 @@ from monitor.statistics.class_evaluation import (
     class_as_json,
 )
 from monitor.statistics.measures import (
-    TAU,
     as_json,
 )
-from monitor.statistics.verdicts import (
-    ClassVerdict,
-    Finding,
-)
+from monitor.statistics.verdicts import ClassVerdict
 from monitor.store.class_recordings import ClassRecording, read_class_recording, require_labels
-from monitor.store.state_files import is_state
-
-EXAMPLE = """examples:
-  calibration-monitor evaluate drive.csv.gz --dimensions x,y,z --class Car
-  calibration-monitor evaluate drive.csv.gz --by range --fail-if 'sigma_factor > 1.41'
-  calibration-monitor evaluate drive.npz --binning equal-width --range 0:10 --json
-  calibration-monitor evaluate drive.npz --rows 5000: --model scaling.json
-  calibration-monitor evaluate classes.npz --rows 10000: --model temperature.json
-  calibration-monitor evaluate today.npz --binning frozen --edges-from reference.npz
-  calibration-monitor evaluate classes.npz --class-binning equal-count --class-bins 15
-  calibration-monitor evaluate classes.npz --sweep temperature
-  calibration-monitor evaluate fleet.state --fail-if overconfident"""
-
-# An octave has 32 times as many as in the sidecar, which keeps them for every slice and pane.
-MICRO_BINS = 1024
-
-# Options that mean something to Gaussians only, and to class probabilities only; by destination.
-_OF_GAUSSIANS = ("binning", "bins", "range", "edges_from", "min_bin_rows", "tau", "micro_bins")
-_OF_CLASSES = ("class_binning", "class_bins", "sweep")
+from monitor.store.files import is_state
 
 # Options that only rows can answer, and a file of statistics has none.
 _OF_ROWS = (
-    *(name for name in _OF_GAUSSIANS if name != "bins"),
-    *(*_OF_CLASSES, *SELECTION, "fault", "by", "model", "report"),
+    *(name for name in OF_GAUSSIANS if name != "bins"),
+    *(*OF_CLASSES_ALONE, *SELECTION, "fault", "by", "model", "report"),
 )
 
 # Exit code where a condition of --fail-if holds, or more rows are refused than may be.
 FAILED = 3
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the verb."""
-    parser.add_argument(
-        "file", metavar="FILE", help="recorded detections (docs/files.md), or statistics"
-    )
-    add_selection(parser)
-    text = "some of class, range, stream and columns: what verdicts are given for (default class)"
-    parser.add_argument("--by", metavar="C,C", type=names_in, action="extend", help=text)
-    add_flag(parser, "--full", "print all measures and verdicts, not only the summary")
-    text = (
-        "end with exit code 3 if a measure or finding is so in any group, such as 'sigma_factor > "
-        "1.41' or overconfident; groups with too little data are not judged; may be repeated"
-    )
-    parser.add_argument(
-        "--fail-if", metavar="M>N|FINDING", type=read_condition, action="append", help=text
-    )
-    add_most_refused(parser)
-    parser.add_argument(
-        "--engine",
-        choices=("exact", "streaming"),
-        default="exact",
-        help="exact: from the rows; streaming: as the sidecar, from micro-bins (default exact)",
-    )
-    parser.add_argument(
-        "--binning",
-        choices=("equal-count", "equal-width", "frozen"),
-        default="equal-count",
-        help="equal-count as Levi et al., equal-width as netcal, frozen: --edges-from",
-    )
-    text = "reliability bins of Gaussians (default 20)"
-    add_value(parser, "--bins", "N", text, number_of("bins", 100_000), 20)
-    text = "of equal-width bins, in standard deviations (default data)"
-    add_value(parser, "--range", "data|LO:HI", text, _range)
-    text = "reference detections, selected alike, whose equal-count bins are kept; open-ended"
-    add_value(parser, "--edges-from", "FILE", text)
-    text = "bins with fewer rows count nowhere but in the N of UCE (default 1)"
-    add_value(parser, "--min-bin-rows", "N", text, number_of("rows", 1_000_000), 1)
-    text = "confidence levels (default 0.05,0.1,…,0.95)"
-    add_value(parser, "--tau", "T,T", text, confidence_levels, default=TAU)
-    text = f"per octave, of --engine streaming (default {MICRO_BINS}; the sidecar keeps 32)"
-    add_value(parser, "--micro-bins", "N", text, number_of("micro-bins", 4096), MICRO_BINS)
-    parser.add_argument(
-        "--class-binning",
-        choices=("equal-width", "equal-count"),
-        default="equal-width",
-        help="of class probabilities; equal-count with --engine exact only (default equal-width)",
-    )
-    text = "of class probabilities; with --engine streaming a divisor of 60 (default 20)"
-    add_value(parser, "--class-bins", "N", text, number_of("bins", 100_000), 20)
-    text = "temperature: also measure class probabilities at each T from 0.1 to 10"
-    parser.add_argument("--sweep", choices=("temperature",), help=text)
-    parser.add_argument("--model", metavar="M", help="recalibrator to apply first, from fit")
-    text = "processor cores to use; digits are the same with any (default 1)"
-    add_value(parser, "--jobs", "N", text, number_of("jobs", 1024), 1)
-    add_json(parser)
-    add_value(parser, "--report", "F", "HTML file to write: verdict, figures, measures")
-    # None until the file has been read, so that an option without effect can be refused.
-    defaults = {name: parser.get_default(name) for name in _OF_GAUSSIANS + _OF_CLASSES}
-    parser.set_defaults(**dict.fromkeys(defaults), defaults=defaults)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -301,18 +203,11 @@ def _check_meaning(options: argparse.Namespace, recording: ClassRecording | None
         f"no class probabilities of {options.file} are evaluated. Leave it out, or give a file "
         "with prob and label, without --class and --where."
     )
-    allow(options, recording is not None, why, *_OF_CLASSES)
+    allow(options, recording is not None, why, *OF_CLASSES_ALONE)
     if recording is not None and not recording.gaussians:
         refuse_options_of_gaussians(
-            options, _OF_GAUSSIANS, f"{options.file} has class probabilities only"
+            options, OF_GAUSSIANS, f"{options.file} has class probabilities only"
         )
-
-
-def _range(text: str) -> tuple[float, float] | None:
-    expected = "data or LO:HI with 0 <= LO < HI <= 1e150, such as 0:10"
-    if text == "data":
-        return None
-    return checked(text, pair, expected, lambda ends: 0 <= ends[0] < ends[1] <= 1e150)
 
 
 def document(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from monitor.commands.evaluation_tables import short, shortened
-from monitor.commands.options import table
+from monitor.commands.output import table
 from monitor.commands.pages.report_page import Section
 from monitor.commands.soundness import Usable
 from monitor.figures.tables import Table

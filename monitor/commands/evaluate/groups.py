@@ -6,10 +6,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from monitor.commands.options import shown
-from monitor.commands.recordings import RANGE_EDGES, parts_of, ranges_by, ranges_of
-from monitor.frames.slices import SliceBy, marked
+from monitor.commands.output import shown
+from monitor.commands.recordings import parts_of, ranges_by, ranges_of
+from monitor.frames.slices import marked
 from monitor.frames.space import BoolArray
+from monitor.frames.words import SliceBy
+from monitor.options.rows import RANGE_EDGES
 from monitor.store.recordings import OBJECT, Recording
 
 # Groups that a column may divide the rows into.

@@ -23,18 +23,17 @@ from monitor.commands.evaluate.errors import WithoutCovariance, measured_errors
 from monitor.commands.evaluate.groups import apart_from_filled, divided, finer_parts
 from monitor.commands.evaluation_tables import Counts
 from monitor.commands.held_out import HeldOut, compared
-from monitor.commands.options import working
+from monitor.commands.output import to_standard_error, working
 from monitor.commands.recordings import (
     numbered_tracks,
     open_selected,
     overlaps,
     read_selected,
     say_oddities,
-    to_standard_error,
 )
 from monitor.commands.soundness import Oddities, Soundness, Usable
-from monitor.frames.slices import SliceBy
 from monitor.frames.space import BoolArray, FloatArray, IntArray
+from monitor.frames.words import SliceBy
 from monitor.recalibration.selection import Selection
 from monitor.statistics.bins import LOWEST, OCTAVES, Binning, LogBins
 from monitor.statistics.clusters import ALONE, Clusters, cluster_id, numbered
@@ -44,7 +43,7 @@ from monitor.statistics.exact_engine import (
     evaluate_columns,
     freeze_edges,
 )
-from monitor.statistics.measures import Evaluation, EvaluationError
+from monitor.statistics.measures import TAU, Evaluation, EvaluationError
 from monitor.statistics.reading import read
 from monitor.statistics.row_columns import RowColumns, RowReducer, portions
 from monitor.statistics.sparsification import ErrorRanking, rank_twice
@@ -216,7 +215,7 @@ def _measured(
         if exact:
             found = evaluate_columns(
                 rows.columns,
-                tau=options.tau,
+                tau=_levels(options),
                 cut=cut,
                 rows=among,
                 track=track,
@@ -443,6 +442,11 @@ def _frozen(
     return freeze_edges(reference.space, reference.covariance, options.bins)
 
 
+def _levels(options: argparse.Namespace) -> FloatArray:
+    """(T,) confidence levels."""
+    return TAU if options.tau is None else np.array(options.tau)
+
+
 def _streamed(
     recording: Recording,
     options: argparse.Namespace,
@@ -457,7 +461,7 @@ def _streamed(
     tracks  (n,)
     """
     bins = LogBins(LOWEST, options.micro_bins, OCTAVES)
-    binning = Binning(bins, tau=tuple(options.tau.tolist()))
+    binning = Binning(bins, tau=tuple(_levels(options).tolist()))
     clusters = count = None
     if tracks is not None:
         clusters = cluster_id((tracks,))

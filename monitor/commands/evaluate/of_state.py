@@ -9,11 +9,11 @@ from typing import Any
 from monitor.commands.conditions import holding
 from monitor.commands.evaluate.class_rows import class_table
 from monitor.commands.evaluation_tables import all_measures, shortened, summary, verdict_lines
-from monitor.commands.options import allow, tell
-from monitor.commands.recordings import to_standard_error
+from monitor.commands.output import tell, to_standard_error
 from monitor.commands.report.live import classes_of, slices_of
 from monitor.frames.slices import is_total
 from monitor.frames.space import Space
+from monitor.options.values import allow
 from monitor.statistics.class_evaluation import class_as_json
 from monitor.statistics.exact_engine import BinCut
 from monitor.statistics.measures import Evaluation, EvaluationError, as_json

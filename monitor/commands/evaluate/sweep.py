@@ -14,7 +14,7 @@ import numpy as np
 
 from monitor.commands.apply import opinions_of
 from monitor.commands.evaluation_tables import short
-from monitor.commands.options import shown, table
+from monitor.commands.output import shown, table
 from monitor.figures.svg import Figure
 from monitor.figures.sweep import Curve, temperature_sweep_figure
 from monitor.recalibration.temperature_sweep import (

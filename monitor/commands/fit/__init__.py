@@ -7,11 +7,9 @@ probabilities a single one. The methods themselves live in `recalibration`.
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields, replace
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -29,54 +27,30 @@ from monitor.commands.fit.filling import (
     plainly_named,
     without_covariances,
 )
-from monitor.commands.fit.from_state import evidence_of, fitted_on, told_of
 from monitor.commands.fit.r_tables import r_table
 from monitor.commands.fit.slice_remarks import remarks
 from monitor.commands.held_out import PARTS, HeldOut, dealt, told
-from monitor.commands.options import (
-    above_zero,
-    add_flag,
-    add_json,
-    add_value,
-    allow,
-    checked,
-    number_of,
-    pair,
-    seconds,
-    seconds_above_zero,
-    tell,
-    working,
-    write_output,
-)
+from monitor.commands.output import tell, to_standard_error, working, write_output
 from monitor.commands.recordings import (
-    RANGE_EDGES,
-    add_selection,
     as_stated,
     estimates_of,
     numbered_tracks,
     parts_of,
     ranges_by,
     read_selected,
-    to_standard_error,
 )
 from monitor.commands.soundness import usable_truth
-from monitor.frames.slices import RangeBuckets, SliceBy
+from monitor.frames.slices import RangeBuckets
 from monitor.frames.space import IntArray, Space
-from monitor.recalibration.estimated.covariates import Axes
+from monitor.frames.words import SliceBy
+from monitor.options.recorded import FEWEST_TO_STAND_ALONE, PRIOR_STRENGTH
+from monitor.options.values import allow
 from monitor.recalibration.estimated.regression import CovarianceRegression
 from monitor.recalibration.fit_rows import FitRows
-from monitor.recalibration.fitting import (
-    FITTINGS,
-    WHOLE,
-    FitOptions,
-    FitSlice,
-    SliceFit,
-    fit_selection,
-)
-from monitor.recalibration.mean_correction import KEEPS_MEAN, method_after_offset, refuses
-from monitor.recalibration.processes.cauchy import LEVELS, SURROGATE_LEVEL
-from monitor.recalibration.processes.process_fit import INDUCING
-from monitor.recalibration.processes.sparse_process import MOST_INDUCING
+from monitor.recalibration.fitting import FITTINGS, WHOLE, FitOptions, SliceFit, fit_selection
+from monitor.recalibration.mean_correction import method_after_offset, refuses
+from monitor.recalibration.methods import USUAL_OF_CLASSES
+from monitor.recalibration.parts import FitSlice
 from monitor.recalibration.recalibrator import (
     NO_PERIOD,
     Identity,
@@ -85,29 +59,13 @@ from monitor.recalibration.recalibrator import (
     UnfitData,
 )
 from monitor.recalibration.rejection import RejectedBy, Rejection, fit_rejection
-from monitor.recalibration.scaling import (
-    TIME_CONSTANT_S,
-    WIDE,
-    Clamp,
-    CovarianceScaling,
-    FullInput,
-    Objective,
-)
+from monitor.recalibration.scaling import Clamp, CovarianceScaling
 from monitor.recalibration.selection import CLASS_METHODS, AnySelection, ClassSelection, Selection
 from monitor.store.class_recordings import read_class_recording
+from monitor.store.files import is_state
 from monitor.store.formats import is_global
 from monitor.store.recordings import IN_MEMORY, RECALIBRATED, Recording, Source
-from monitor.store.state_files import is_state
 from monitor.store.tables import BOX
-
-# Independent rows that another fit counts for where a scaling is drawn towards it.
-PRIOR_STRENGTH = 30.0
-
-# Fits class probabilities unless another method is named.
-_OF_CLASSES = "temperature"
-
-# Tracks, and independent rows, up to which a slice leans on the wider one with all its weight.
-FEWEST_TO_STAND_ALONE = 30.0
 
 
 def read_to_fit(
@@ -139,7 +97,7 @@ def fit_gaussians(
     tell       is told what looks wrong, a line each
     raises     RecordingError, UnfitData, InvalidRecalibrator, ValueError
     """
-    wanted = FitOptions(**{name: getattr(options, name) for name in _OF_METHODS})
+    wanted = _wanted(options)
     fitting = FITTINGS[options.method]
     if RECALIBRATED in recording.others:
         tell(
@@ -242,6 +200,11 @@ def fit_gaussians(
     return _served(options, selection), selection.basis, lines, judged
 
 
+def _wanted(options: argparse.Namespace) -> FitOptions:
+    given = {name: getattr(options, name) for name in _OF_METHODS}
+    return FitOptions(**given | {"clamp": options.clamp and Clamp(*options.clamp)})
+
+
 def _served(options: argparse.Namespace, made: Selection) -> Selection:
     """Names the fit after what it serves: where it estimates, rows without a covariance."""
     if not FITTINGS[options.method].estimates:
@@ -254,7 +217,10 @@ def fit_state(options: argparse.Namespace) -> Fitted:
 
     Raises UnusableFile, InvalidState, IncompatibleStatistics, UnfitData, ValueError.
     """
-    wanted = FitOptions(**{name: getattr(options, name) for name in _OF_METHODS})
+    # A state is read with protobuf, which rows do without.
+    from monitor.commands.fit.from_state import evidence_of, fitted_on, told_of
+
+    wanted = _wanted(options)
     evidence = evidence_of(options)
     previous = _previous(options, evidence.space)
     by = tuple(options.by or ())
@@ -419,124 +385,8 @@ def _slices(
     )
 
 
-EXAMPLE = """examples:
-  calibration-monitor fit drive.csv.gz --method variance-scaling --class Car --output car.json
-  calibration-monitor fit drive.csv.gz --method covariance-scaling --by-class --output all.json
-  calibration-monitor fit drive.csv.gz --method gp-normal --by class,range --output process.json
-  calibration-monitor fit drive.csv.gz --method adaptive-scaling --label-delay 3s --output now.json
-  calibration-monitor fit drive.npz --method variance-scaling --previous old.json --output new.json
-  calibration-monitor fit fleet.state --method variance-scaling --by class --output fleet.json
-  calibration-monitor fit classes.npz --method temperature --output temperature.json"""
-
 # Options of single methods.
 _OF_METHODS = tuple(field.name for field in fields(FitOptions))
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the verb."""
-    parser.add_argument(
-        "file", metavar="FILE", help="recorded detections with ground truth, or a state of `merge`"
-    )
-    add_selection(parser)
-    parser.add_argument(
-        "--method",
-        choices=(*FITTINGS, *CLASS_METHODS),
-        help=(
-            f"default {CovarianceScaling.method}; where no row has a covariance "
-            f"{CovarianceRegression.method}; of class probabilities {_OF_CLASSES}"
-        ),
-    )
-    parser.add_argument("-o", "--output", metavar="F", required=True, help="JSON file to write")
-    add_flag(parser, "--no-held-out", "do not judge the fit on tracks that it has not seen")
-    text = "leave slices as the detector reports them unless the fit is worth it on held-out tracks"
-    add_flag(parser, "--proven-only", text)
-    add_json(parser)
-    by = parser.add_mutually_exclusive_group()
-    text = (
-        "one recalibrator for each class, stream, range, or combination such as class,range "
-        "and for each wider one, and one of all rows as the fallback; the stream of a file is "
-        "its sequence"
-    )
-    add_value(by, "--by", "PART,PART", text, _parts)
-    by.add_argument(
-        "--by-class",
-        dest="by",
-        action="store_const",
-        const=(SliceBy.CLASS,),
-        help="short for --by class",
-    )
-    text = (
-        "of --by range: inner edges of the distance, as the sidecar has them (default "
-        f"{','.join(f'{edge:g}' for edge in RANGE_EDGES)})"
-    )
-    add_value(parser, "--range-edges", "E,E", text, _edges)
-    text = (
-        "tracks, and independent rows, below which a slice leans on the wider one it lies "
-        "in: a scaling is drawn towards it, ever less up to twice as many, and less where the two "
-        f"plainly differ; other methods are left to it (default {FEWEST_TO_STAND_ALONE:g})"
-    )
-    add_value(parser, "--fewest-tracks", "N", text, above_zero)
-    text = "earlier model of the method, towards which the factors of a scaling are drawn"
-    add_value(parser, "--previous", "MODEL", text)
-    text = (
-        "independent rows that --previous counts for, or the wider slice of a thin one at most "
-        f"(default {PRIOR_STRENGTH:g})"
-    )
-    add_value(parser, "--prior-strength", "N", text, above_zero)
-    heavy = "what the scale of a scaling satisfies on heavy tails (default mean)"
-    parser.add_argument("--objective", choices=tuple(Objective), type=Objective, help=heavy)
-    text = (
-        "of methods that estimate covariances: axes of the errors in x and y. sensor: radial and "
-        "lateral; object: along and across the heading (default: sensor for "
-        "covariance-regression; object for residual-covariance where there is a heading; plain "
-        "without a position)"
-    )
-    parser.add_argument("--axes", choices=tuple(Axes), type=Axes, help=text)
-    text = (
-        "replace covariances that were sent by estimated ones, too; else only fill in missing ones"
-    )
-    add_flag(parser, "--replace", text)
-    text = "print what is estimated as a table of R by class and range, for a tracker's settings"
-    parser.add_argument("--export-r", choices=("yaml",), help=text)
-    full = (
-        "covariance-scaling of full covariances: scale keeps the detector's correlations, whiten "
-        "corrects them (default scale)"
-    )
-    parser.add_argument("--full-input", choices=tuple(FullInput), type=FullInput, help=full)
-    text = f"range of the factors on σ of a scaling (default {WIDE.lowest:g}:{WIDE.highest:g})"
-    add_value(parser, "--clamp", "LO:HI", text, _clamp)
-
-    text = (
-        "adaptive-scaling: seconds in which the weight of a track falls to 1/e; must exceed "
-        f"the label delay, and should be long against it (default {TIME_CONSTANT_S:g})"
-    )
-    add_value(parser, "--time-constant", "S", text, seconds_above_zero)
-    text = (
-        "adaptive-scaling: how many seconds late labels come where the model is to serve; the "
-        "last seconds of the file count as not labelled yet (default 0)"
-    )
-    add_value(parser, "--label-delay", "S", text, seconds)
-
-    text = f"points that carry a Gaussian process, at most (default {INDUCING})"
-    add_value(parser, "--inducing", "N", text, number_of("points", MOST_INDUCING))
-    text = (
-        "gp-cauchy: the central interval in which the Gaussian that is forwarded agrees "
-        f"with the Cauchy distribution, {LEVELS[0]:g} to {LEVELS[1]:g} (default "
-        f"{SURROGATE_LEVEL:g})"
-    )
-    add_value(parser, "--surrogate-level", "P", text, _level)
-    text = (
-        "add the mean error to the mean of each dimension where chance does not explain it, by "
-        f"tracks, and fit the method to what that leaves; for {', '.join(KEEPS_MEAN)}"
-    )
-    parser.add_argument("--correct-mean", action="store_true", default=None, help=text)
-    text = (
-        "flag detections so uncertain that without them the error is at most X: the share of "
-        "wrong classes, or of Gaussians the RMSE, the root of the mean of the squared errors added "
-        "up over the dimensions that are no angles; these must share a unit, which is that of X: "
-        "choose them with --dimensions"
-    )
-    add_value(parser, "--reject-above-error", "X", text, above_zero)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -552,7 +402,7 @@ def run(options: argparse.Namespace) -> int:
         classes = read_class_recording(options.file, options.rows, options.map)
         alone = classes is not None and not classes.gaussians
         recording = None if alone else read_to_fit(options)
-        options.method = options.method or _OF_CLASSES
+        options.method = options.method or USUAL_OF_CLASSES
     check(options)
     if state:
         fitted = fit_state(options)
@@ -655,31 +505,3 @@ def check(options: argparse.Namespace) -> None:
     why = "it is for --by range; leave it out, or add range to --by."
     allow(options, SliceBy.RANGE in by, why, "range_edges")
     allow(options, by, "it is for --by; leave it out, or add --by.", "fewest_tracks")
-
-
-def _parts(text: str) -> tuple[SliceBy, ...]:
-    named = [part.strip() for part in text.split(",")]
-    if not named or len(set(named)) < len(named) or not set(named) <= set(SliceBy):
-        raise argparse.ArgumentTypeError(
-            f"'{text}': expected some of {', '.join(SliceBy)}, each once, such as class,range"
-        )
-    return tuple(part for part in SliceBy if part in named)
-
-
-def _edges(text: str) -> tuple[float, ...]:
-    return checked(
-        text,
-        lambda text: tuple(map(float, text.split(","))),
-        "ascending distances above 0, such as 20,40",
-        lambda edges: all(a < b for a, b in pairwise((0.0, *edges, math.inf))),
-    )
-
-
-def _clamp(text: str) -> Clamp:
-    expected = "LO:HI with 0 < LO <= HI, such as 0.5:3"
-    return checked(text, lambda text: Clamp(*pair(text)), expected)
-
-
-def _level(text: str) -> float:
-    expected = f"a share from {LEVELS[0]:g} to {LEVELS[1]:g}, such as 0.9"
-    return checked(text, float, expected, lambda value: LEVELS[0] <= value <= LEVELS[1])

@@ -10,7 +10,7 @@ import numpy as np
 
 from monitor.commands.apply import opinions_of
 from monitor.commands.held_out import HeldOut
-from monitor.commands.options import working
+from monitor.commands.output import working
 from monitor.commands.recordings import numbered_tracks, refuse_options_of_gaussians
 from monitor.frames.space import FloatArray, IntArray
 from monitor.recalibration.class_probabilities import ClassRows

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from monitor.commands.options import allow
+from monitor.options.values import allow
 from monitor.recalibration.fitting import FITTINGS
 from monitor.recalibration.from_sums import StateEvidence
 from monitor.store.state_files import read_state

@@ -21,9 +21,9 @@ from monitor.commands.recordings import (
     ranges_of,
 )
 from monitor.commands.soundness import usable_truth
-from monitor.frames.slices import SliceBy
 from monitor.frames.space import IntArray
-from monitor.recalibration.estimated.covariates import Axes, Layout
+from monitor.frames.words import Axes, SliceBy
+from monitor.recalibration.estimated.covariates import Layout
 from monitor.recalibration.recalibrator import UnfitData
 from monitor.recalibration.selection import Selection
 from monitor.store.recordings import Recording

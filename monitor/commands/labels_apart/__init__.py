@@ -26,7 +26,7 @@ from monitor.commands.labels_apart.remarks import (
     other_objects,
     told,
 )
-from monitor.commands.options import add_value, allow, checked, names_of, seconds, working
+from monitor.commands.output import working
 from monitor.config import MatchingConfig
 from monitor.frames.cholesky import factorise
 from monitor.frames.detections import Estimates, Limits, Reason
@@ -38,16 +38,13 @@ from monitor.frames.frame import (
     stored_estimates,
 )
 from monitor.frames.space import BoolArray, DimensionKind, FloatArray, IntArray
-from monitor.matching.distances import DistanceKind
+from monitor.frames.words import DistanceKind
 from monitor.matching.labels import match
 from monitor.matching.objects import GateVerdict, LabelRecord
 from monitor.store.column_names import meant, offered, some_of
-from monitor.store.formats import Format
 from monitor.store.labels import LabelTable, offer_of, read_labels
 from monitor.store.recordings import OBJECT, Recording, Source, read_columns
 from monitor.store.tables import BOX, NO_TRACK, Columns, RecordingError, coded
-
-_SETTINGS = ("gate", "distance", "label_gap", "class_map", "label_map", "label_format")
 
 # Share of the squared error that comes of matches near the gate, above which it decides.
 _MOST_ERROR = 0.5
@@ -63,33 +60,6 @@ IN_MEMORY = Path("labels")
 
 # Columns of labels, besides dimensions, that need no remark; those of detections among them.
 _KNOWN = ("seq", "frame", "t", "stamp_ns", "class", "gt_id", "track", "ignore", "score")
-
-
-def add_labels(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of verbs that may find ground truth in another file."""
-    group = parser.add_argument_group("labels in a file of their own")
-    text = "a row for each labelled object and frame: seq, frame or t, class, gt_id, dimensions"
-    add_value(group, "--labels", "FILE", text)
-    text = (
-        "how far a detection may be off its label, for all classes or by class: in the plane of x "
-        "and y, of KITTI x and z, else of the first two dimensions of the file; of bev-iou and "
-        "image-iou 1 - overlap (default 2 for x and y)"
-    )
-    add_value(group, "--gate", "G|C=G,C=G", text, gates_of)
-    text = "how the distance to a label is measured (default centre)"
-    kinds = tuple(DistanceKind)
-    group.add_argument("--distance", choices=kinds, type=DistanceKind, help=text)
-    text = (
-        "most seconds between two labels that are interpolated; 0: only labels of a frame's own "
-        "time count (default 1, but for classes where it would change the verdict)"
-    )
-    add_value(group, "--label-gap", "S", text, seconds)
-    text = "class names of the labels for those of the detections, such as person=Pedestrian"
-    add_value(group, "--class-map", "LABEL=OURS,…", text, names_of)
-    text = "as --format, for the labels"
-    group.add_argument("--label-format", choices=tuple(Format), type=Format, help=text)
-    text = "as --map, for the labels"
-    add_value(group, "--label-map", "OURS=THEIRS,…", text, names_of)
 
 
 def label_columns(options: argparse.Namespace) -> Columns:
@@ -581,23 +551,3 @@ class _Matcher:
                 has_stamp=np.full(m, labels.time_ns is not None),
             ),
         )
-
-
-def check_labels(options: argparse.Namespace) -> None:
-    """Raises ValueError where options of matching have no labels to act on."""
-    why = "there are no labels to match. Give --labels FILE as well, or leave it out."
-    allow(options, options.labels is not None, why, *_SETTINGS)
-
-
-def gates_of(text: str) -> dict[str, float]:
-    """Reads a gate for all classes, by the name '', or one by class. Raises ArgumentTypeError."""
-    expected = "a distance above 0, such as 2, or one by class, such as Car=3,Pedestrian=1.5"
-
-    def read(text: str) -> dict[str, float]:
-        if "=" not in text:
-            return {"": float(text)}
-        return {name: float(gate) for name, gate in names_of(text).items()}
-
-    return checked(
-        text, read, expected, lambda gates: all(0 < gate < np.inf for gate in gates.values())
-    )

@@ -11,7 +11,7 @@ import numpy as np
 
 from monitor.config import MatchingConfig
 from monitor.frames.space import BoolArray, DimensionKind
-from monitor.matching.distances import DistanceKind
+from monitor.frames.words import DistanceKind
 from monitor.statistics.verdicts import MATTERS
 from monitor.store.column_names import some_of
 from monitor.store.labels import LabelTable

@@ -15,8 +15,9 @@ from monitor.figures.tables import Table
 from monitor.figures.timeline import Line, timeline
 from monitor.figures.top_view import Gaussians, top_view
 from monitor.frames.space import BoolArray
+from monitor.frames.words import Finding
 from monitor.statistics.measures import Evaluation
-from monitor.statistics.verdicts import ClassVerdict, Finding, Verdict
+from monitor.statistics.verdicts import ClassVerdict, Verdict
 from monitor.store.recordings import Recording
 
 # Pieces of time, and drives, that are measured one by one.

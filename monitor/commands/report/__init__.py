@@ -10,34 +10,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from monitor.commands.options import add_json, add_value, tell, write_output
+from monitor.commands.output import tell, write_output
 from monitor.commands.pages.report_page import hashed, written
-from monitor.commands.report.evidence import verify, write_evidence
 from monitor.commands.report.live import Seen, look, report_of
-from monitor.commands.sidecar_client import Client, access_of, add_sidecar, ask
+from monitor.commands.sidecar_client import Client, access_of, ask
 from monitor.statistics.vehicles import Comparison, compare
 from monitor.store.state_files import read_state
-
-EXAMPLE = """examples:
-  calibration-monitor report --output today.html
-  calibration-monitor report --address 127.0.0.1:50051 --output today.html
-  calibration-monitor report fleet.state --output fleet.html
-  calibration-monitor report --evidence today.intoto.jsonl
-  calibration-monitor report --verify today.intoto.jsonl"""
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the verb."""
-    add_sidecar(parser)
-    text = "statistics from export or merge, in place of a sidecar"
-    parser.add_argument("file", metavar="FILE", nargs="?", help=text)
-    add_value(parser, "--state", "FILE", "the same")
-    add_value(parser, "--output", "F", "HTML file to write")
-    text = "write an in-toto statement of type test-result, and the files that it is about"
-    add_value(parser, "--evidence", "F", text)
-    text = "check that no file that this statement is about has changed, and do nothing else"
-    add_value(parser, "--verify", "F", text)
-    add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -46,6 +24,8 @@ def run(options: argparse.Namespace) -> int:
     Raises SidecarUnavailable, SidecarRefused, InvalidState, CannotWrite, NotAsStated, ValueError.
     """
     if options.verify is not None:
+        from monitor.commands.report.evidence import verify
+
         if options.output or options.evidence or options.state or options.file:
             raise ValueError("--verify: it only checks. Leave FILE, --output and --evidence out.")
         names = verify(Path(options.verify))
@@ -70,6 +50,9 @@ def run(options: argparse.Namespace) -> int:
         write_output(options.output, written(report))
         files.append(options.output)
     if options.evidence:
+        # It tells of the configuration, too, and reads it as the sidecar does.
+        from monitor.commands.report.evidence import write_evidence
+
         files += map(str, write_evidence(Path(options.evidence), seen))
     sentences = [one.sentence for one in report.verdict]
     lines = [*sentences, *(f"written: {file}" for file in files)]

@@ -18,12 +18,12 @@ from typing import Any, TypeAlias
 
 from monitor import __version__
 from monitor.commands.merge import write_state
-from monitor.commands.options import plain, write_output
+from monitor.commands.output import plain, write_output
 from monitor.commands.pages.report_page import Slice, file_hash
 from monitor.commands.report.live import Seen, alarms_of, slices_of
 from monitor.config import InvalidConfiguration, load
 from monitor.drift.alarms import Alarm, alarm_sentence
-from monitor.drift.bets import Severity
+from monitor.drift.charts import Severity
 from monitor.figures.evaluations import factors
 from monitor.frames.slices import TOTAL, is_total
 from monitor.promotion.records import Record

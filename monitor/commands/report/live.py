@@ -24,8 +24,8 @@ from monitor.drift.alarms import (
     left_out_sentence,
     moment,
 )
-from monitor.drift.bets import Severity
-from monitor.figures.evaluations import JOINT, factors
+from monitor.drift.charts import Severity
+from monitor.figures.evaluations import JOINT, assumption, factors
 from monitor.figures.svg import Figure, number
 from monitor.figures.tables import Table
 from monitor.figures.timeline import Line, Mark, timeline
@@ -33,7 +33,6 @@ from monitor.frames.slices import TOTAL, is_total, label
 from monitor.frames.space import FloatArray
 from monitor.frames.status import Status
 from monitor.promotion.records import SWAPS
-from monitor.service.view import assumption
 from monitor.statistics.class_evaluation import ClassEvaluation
 from monitor.statistics.exact_engine import EQUAL_COUNT, BinCut
 from monitor.statistics.predicted import PredictedStatistics, no_predicted
@@ -54,7 +53,8 @@ from monitor.statistics.vehicles import BIAS, LEVEL, NOTHING_COMPARED, SCALE, Co
 from monitor.statistics.verdicts import FEWEST_TO_JUDGE
 from monitor.statistics.windows import PaneKey
 from monitor.store.column_names import some_of
-from monitor.wire.messages import Listing
+from monitor.store.statistics_state import decode
+from monitor.wire.values import Listing
 
 # Records of recalibrators that are asked for, and alarms and records that are told.
 _RECORDS, _TOLD = 1000, 200
@@ -93,7 +93,7 @@ async def look(client: Client) -> Seen:
     Raises SidecarUnavailable, SidecarRefused, InvalidState, IncompatibleStatistics, UnknownWord.
     """
     calibration = await client.calibration()
-    stored = await client.export_statistics()
+    stored = decode(await client.export_statistics())
     listing = await client.listing(_RECORDS)
     active = [one.version for one in listing.recalibrators if one.in_force]
     return Seen(

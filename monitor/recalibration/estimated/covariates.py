@@ -19,6 +19,7 @@ from annotated_types import Interval, Len
 from monitor.frames.detections import Estimates
 from monitor.frames.marks import Count, CountFrom1
 from monitor.frames.space import DimensionKind, FloatArray, Space
+from monitor.frames.words import Axes
 from monitor.recalibration.fit_rows import FitRows, numbered_objects
 from monitor.recalibration.recalibrator import (
     Documented,
@@ -61,14 +62,6 @@ _DRAWN = 1e-6
 
 Correlation = Annotated[float, Interval(ge=-1.0, le=1.0)]
 Correlations = Annotated[tuple[tuple[Correlation, ...], ...], Len(1)]
-
-
-class Axes(StrEnum):
-    """Directions in which errors of x and y are described."""
-
-    PLAIN = "plain"  # as the means are sent
-    SENSOR = "sensor"  # radial and lateral, as seen from the sensor, which is at the origin
-    OBJECT = "object"  # longitudinal and lateral, by the heading
 
 
 @dataclass(frozen=True, slots=True)

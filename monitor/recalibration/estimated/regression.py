@@ -27,10 +27,10 @@ from annotated_types import Interval, Len
 from monitor.frames.detections import Estimates
 from monitor.frames.marks import Count
 from monitor.frames.space import FloatArray
+from monitor.frames.words import Axes, Objective
 from monitor.recalibration.estimated.covariates import (
     LARGEST_LOG,
     ODD,
-    Axes,
     Correlations,
     Covariate,
     CovariateKind,
@@ -58,7 +58,7 @@ from monitor.recalibration.recalibrator import (
     InvalidRecalibrator,
     as_matrix,
 )
-from monitor.recalibration.scaling import Objective, Prior
+from monitor.recalibration.scaling import Prior
 
 _Coefficient = Annotated[float, Interval(ge=-1e3, le=1e3)]
 Coefficients = tuple[tuple[_Coefficient, ...], ...]

@@ -21,9 +21,9 @@ from annotated_types import Interval, Len
 
 from monitor.frames.detections import Estimates
 from monitor.frames.space import BoolArray, FloatArray, IntArray
+from monitor.frames.words import Axes, Objective
 from monitor.recalibration.estimated.covariates import (
     LARGEST_LOG,
-    Axes,
     Correlations,
     CovariateKind,
     EstimatedCovariance,
@@ -48,7 +48,7 @@ from monitor.recalibration.recalibrator import (
     InvalidRecalibrator,
     as_matrix,
 )
-from monitor.recalibration.scaling import Objective, Prior
+from monitor.recalibration.scaling import Prior
 
 # Cells at most, and tracks that a further one is worth.
 MOST_RANGES, MOST_SCORES = 4, 3

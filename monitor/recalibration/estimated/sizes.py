@@ -7,8 +7,9 @@ import numpy as np
 from scipy.special import gammainc
 
 from monitor.frames.space import FloatArray, IntArray
+from monitor.frames.words import Objective
 from monitor.recalibration.fit_rows import effect_on_mean_square, numbered_objects
-from monitor.recalibration.scaling import QUANTILE_LEVEL, WINSOR_LEVEL, Objective
+from monitor.recalibration.scaling import QUANTILE_LEVEL, WINSOR_LEVEL
 from monitor.statistics.bins import chi_square
 
 # z² of a calibrated Gaussian is cut here, and its mean is then so much: E[χ²₁; χ²₁ ≤ c] = F_3(c).

@@ -382,7 +382,7 @@ class GpBeta(PerDimension):
         factor = np.array(self.factor)
         made = estimates.rescaled(np.exp(log_spread).T * factor)
         mean = estimates.mean + estimates.deviation * (shift.T * factor)
-        return Estimates(mean, made.covariance, made.diagonal)
+        return made.moved(mean)
 
     def marginals(self, estimates: Estimates) -> BetaMarginals:
         """The calibrated distribution of each dimension; its moments are those of apply."""

@@ -14,10 +14,10 @@ from scipy.special import log_ndtr, ndtri
 
 from monitor.frames.space import FloatArray
 from monitor.recalibration.fit_rows import FitRows, descend, prepared
+from monitor.recalibration.methods import INDUCING
 from monitor.recalibration.processes.beta import BOUNDS, BetaLine, GpBeta, hazard
 from monitor.recalibration.processes.process_fit import (
     BINS,
-    INDUCING,
     choose_inputs,
     equal_count_bins,
     evidence_share,

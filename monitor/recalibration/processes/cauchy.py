@@ -20,18 +20,13 @@ from scipy.special import ndtri
 from monitor.frames.detections import Estimates
 from monitor.frames.space import FloatArray
 from monitor.recalibration.fit_rows import FitRows, prepared
-from monitor.recalibration.processes.process_fit import INDUCING, choose_inputs
+from monitor.recalibration.methods import INDUCING, SURROGATE_LEVEL, SURROGATE_LEVELS
+from monitor.recalibration.processes.process_fit import choose_inputs
 from monitor.recalibration.processes.sparse_process import LatentStack, ScalarLikelihood
 from monitor.recalibration.recalibrator import Output, Recalibrator, UnfitData
 
 # |log w| at most: errors and σ of any two units of length are closer.
 LARGEST_LOG = 40.0
-
-# The share of a Gaussian within one σ.
-SURROGATE_LEVEL = 0.6827
-
-# Levels that surrogates are made of; beyond them σ_s/γ is that of a point or of no interval.
-LEVELS = (0.001, 0.9999)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +151,7 @@ class GpCauchy(Recalibrator):
     """
 
     log_weight: LatentStack
-    surrogate_level: Annotated[float, Interval(ge=LEVELS[0], le=LEVELS[1])]
+    surrogate_level: Annotated[float, Interval(ge=SURROGATE_LEVELS[0], le=SURROGATE_LEVELS[1])]
     method: ClassVar[str] = "gp-cauchy"
     output = Output.SURROGATE
 
@@ -185,7 +180,7 @@ def fit_gp_cauchy(
     """Maximises the bound on the likelihood of errors by dimension (Küppers et al. 2022, eq. 4).
 
     surrogate_level  the central interval in which the Cauchy and the Gaussian forwarded agree,
-                     within LEVELS
+                     within SURROGATE_LEVELS
     raises           UnfitData without rows, and where half of a dimension's errors or more are
                      exactly 0
     """

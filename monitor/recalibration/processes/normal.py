@@ -31,7 +31,8 @@ from monitor.frames.detections import Estimates
 from monitor.frames.marks import CountFrom1
 from monitor.frames.space import FloatArray
 from monitor.recalibration.fit_rows import FitRows, prepared
-from monitor.recalibration.processes.process_fit import INDUCING, choose_inputs
+from monitor.recalibration.methods import INDUCING
+from monitor.recalibration.processes.process_fit import choose_inputs
 from monitor.recalibration.processes.sparse_process import Expected, LatentStack, SparseProcess
 from monitor.recalibration.recalibrator import (
     Documented,

@@ -22,6 +22,7 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from monitor.frames.space import FloatArray, IntArray
 from monitor.recalibration.fit_rows import FitRows, descend
+from monitor.recalibration.methods import INDUCING
 from monitor.recalibration.processes.sparse_process import (
     Expected,
     Feature,
@@ -274,9 +275,6 @@ def _solved(hessian: FloatArray, gradient: FloatArray) -> FloatArray:
         return solved
     return np.zeros_like(gradient)
 
-
-# Inducing points, at most, unless another number is asked for.
-INDUCING = 12
 
 # Of those, points looked at: more of them move the centres by less than matters.
 LOOKED_AT = 2000

@@ -24,6 +24,7 @@ from monitor.frames.detections import Estimates
 from monitor.frames.marks import Count, Schema, between
 from monitor.frames.space import Dimension, DimensionKind, FloatArray, IntArray, read_only
 from monitor.recalibration.fit_rows import FitRows
+from monitor.recalibration.methods import MOST_INDUCING
 from monitor.recalibration.recalibrator import Document, Documented, InvalidRecalibrator, Matrix
 
 # A feature whose spread is this small against its size does not vary.
@@ -173,9 +174,6 @@ _TOGETHER = 5000
 
 # Added to the diagonal of the inducing points' kernel matrix.
 JITTER = 1e-6
-
-# Points of a document at most: the time of a frame grows with their square.
-MOST_INDUCING = 256
 
 # Rows a matrix product is made of: products round by their shape, and must not by the batch.
 BLOCK = 32

@@ -11,13 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.commands.doctor import diagnose, rank, verdict
-from monitor.commands.doctor.look import GIVEN, Answer, Asked, Look, Observation
+from monitor.commands.doctor.look import GIVEN, Answer, Asked, Limits, Look, Observation
 from monitor.commands.doctor.rules import AREAS, Area, Finding, Severity
-from monitor.config import Config
 from monitor.drift.alarms import DriftState, SliceStanding
-from monitor.drift.bets import Direction, Stage
-from monitor.drift.bets import Severity as Urgency
-from monitor.drift.evidence import Scale
+from monitor.drift.charts import Direction, Scale, Stage
+from monitor.drift.charts import Severity as Urgency
 from monitor.frames.status import Status, StreamStatus, TrackerStatus
 from tests.alarmed import alarm
 from tests.commands.doctor.observed import (
@@ -163,7 +161,7 @@ FEW = UNPROVEN | metric("matched_detections", 100, slice="car")
 GATE = metric("near_gate_ratio", 0.165) | metric("gated_matches", 5000)
 TOO_LATE = truth(too_late=100) | metric("dropped_detections_total", 900)
 NEVER_WRITTEN = metric("checkpoint_failures_total", 3) | metric("checkpoint_age_seconds", NAN)
-IN_MEMORY = Config.model_validate({"state": {"folder": ""}, "pending": {"max_bytes": 100_000}})
+IN_MEMORY = Limits(memory=100_000, disk=0)
 HEADERS = metric("rejected_total", 4, reason="no_header")
 WAITING: dict[str, Any] = {
     "configuration": "/etc/sidecar.toml",
@@ -444,7 +442,7 @@ CASES = [
     (REMARK, LABELS, stands("ledger_bytes", 1.95e9), "is 91 % full"),
     (
         *(REMARK, LABELS),
-        seen(metric("pending_bytes", 95e3), config=IN_MEMORY),
+        seen(metric("pending_bytes", 95e3), limits=IN_MEMORY),
         "is 95 % full",
     ),
     (

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.client import Access
-from monitor.commands.doctor.look import config_of, samples_of
+from monitor.commands.doctor.look import Limits, limits_of, samples_of
 from monitor.commands.doctor.rules import count, duration, names, number, share, shares
 from monitor.config import Config
 from monitor.service.exposition import family
@@ -22,14 +22,21 @@ def test_labels_come_back_as_they_were_exported(one, other, value):
     assert repr(found) == repr(value)
 
 
-def test_the_configuration_is_that_of_the_file_or_the_defaults(tmp_path):
+def test_the_limits_are_those_of_the_file_or_the_defaults(tmp_path):
     file = tmp_path / "sidecar.toml"
     file.write_text('[state]\nfolder = ""\n[server]\nmax_streams = 3\n')
-    config = config_of(str(file))
-    assert (config.state.folder, config.server.max_streams) == ("", 3)
+    assert limits_of(str(file)) == Limits(streams=3, disk=0)
+    file.write_text('pending = 3\n[server]\nmax_streams = "many"\n')
+    assert limits_of(str(file)) == Limits()
     file.write_text("nonsense")
     for path in (str(file), "", "sidecar.toml", "/nowhere/sidecar.toml", str(tmp_path)):
-        assert config_of(path) == Config()
+        assert limits_of(path) == Limits()
+
+
+def test_the_default_limits_are_those_of_the_configuration():
+    config = Config()
+    pending = config.pending
+    assert Limits() == Limits(config.server.max_streams, pending.max_bytes, pending.disk_bytes)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "10.0.0.7:50051", "sidecar:50051"])

@@ -15,6 +15,7 @@ from scipy.stats import norm
 from monitor.frames.cholesky import factorise, positive_definite
 from monitor.frames.detections import Estimates
 from monitor.frames.space import Dimension, DimensionKind, Space, plain_space
+from monitor.frames.words import FullInput
 from monitor.recalibration import scaling
 from monitor.recalibration.processes import normal
 from monitor.recalibration.processes.normal import (
@@ -30,7 +31,6 @@ from monitor.recalibration.processes.normal import (
     squared,
 )
 from monitor.recalibration.recalibrator import UnfitData
-from monitor.recalibration.scaling import FullInput
 from monitor.statistics.bins import Binning
 from monitor.statistics.state import observe
 from tests import laws

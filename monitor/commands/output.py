@@ -1,27 +1,20 @@
-"""Conventions that all verbs share for reading option values, printing results, writing files."""
+"""Prints results, shows how far a work has come, and writes files, alike for all verbs."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import getpass
 import json
 import math
 import os
-import socket
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import timedelta
 from enum import IntEnum
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
-
-import numpy as np
-
-from monitor.frames.space import FloatArray
-from monitor.store.tables import open_bytes
 
 if TYPE_CHECKING:
     from rich.progress import Progress, Task
@@ -31,142 +24,6 @@ T = TypeVar("T")
 
 class CannotWrite(OSError):
     """An output file cannot be written."""
-
-
-def checked(
-    text: str, read: Callable[[str], T], expected: str, fits: Callable[[T], bool] | None = None
-) -> T:
-    """Reads the value of an option. Raises ArgumentTypeError unless it can be read and fits."""
-    with contextlib.suppress(ValueError):
-        value = read(text)
-        if fits is None or fits(value):
-            return value
-    raise argparse.ArgumentTypeError(f"'{text}': expected {expected}")
-
-
-def confidence_levels(text: str) -> FloatArray:
-    """Reads (T,) ascending levels in (0, 1). Raises ArgumentTypeError."""
-    return checked(
-        text,
-        lambda text: np.unique([float(part) for part in text.split(",")]),
-        "levels between 0 and 1, such as 0.5,0.9,0.95",
-        lambda levels: bool(((levels > 0) & (levels < 1)).all()),
-    )
-
-
-def above_zero(text: str) -> float:
-    """Reads a finite number above 0. Raises ArgumentTypeError."""
-    return checked(text, float, "a number above 0, such as 30", lambda value: 0 < value < math.inf)
-
-
-def seconds(text: str) -> float:
-    """Reads finite seconds from 0 on, such as 3 or 3s. Raises ArgumentTypeError."""
-    expected = "seconds, such as 30s"
-    return checked(
-        text, lambda text: float(text.removesuffix("s")), expected, lambda s: 0 <= s < math.inf
-    )
-
-
-def seconds_above_zero(text: str) -> float:
-    """Reads finite seconds above 0. Raises ArgumentTypeError."""
-    return checked(text, seconds, "seconds above 0, such as 60s", bool)
-
-
-def number_of(what: str, most: int) -> Callable[[str], int]:
-    """Makes a reader of whole numbers from 1 to `most`; the reader raises ArgumentTypeError."""
-
-    def read(text: str) -> int:
-        if not text.isdecimal() or not 1 <= int(text) <= most:
-            raise argparse.ArgumentTypeError(
-                f"'{text}': expected a number of {what}, from 1 to {most}"
-            )
-        return int(text)
-
-    return read
-
-
-def names_of(text: str) -> dict[str, str]:
-    """Reads OURS=THEIRS,…, each of ours once. Raises ArgumentTypeError."""
-    parts = [part.partition("=") for part in text.split(",") if part.strip()]
-    names = {ours.strip(): theirs.strip() for ours, _, theirs in parts}
-    if len(names) < len(parts) or not all((*names, *names.values())):
-        raise argparse.ArgumentTypeError(
-            f"'{text}': expected OURS=THEIRS,…, each of our names once, such as var_x=x_variance"
-        )
-    return names
-
-
-def pair(text: str) -> tuple[float, float]:
-    """Reads LO:HI. Raises ValueError."""
-    lower, _, upper = text.partition(":")
-    return float(lower), float(upper)
-
-
-def add_value(
-    parser: argparse._ActionsContainer,
-    option: str,
-    metavar: str,
-    help: str,
-    read: Callable[[str], object] | None = None,
-    default: object = None,
-) -> None:
-    """Adds an option with a value; `read` raises ArgumentTypeError for what it does not take."""
-    parser.add_argument(option, metavar=metavar, type=read or str, default=default, help=help)
-
-
-def add_flag(parser: argparse._ActionsContainer, option: str, help: str) -> None:
-    """Adds an option without a value."""
-    parser.add_argument(option, action="store_true", help=help)
-
-
-def add_json(parser: argparse.ArgumentParser, help: str = "print one JSON object") -> None:
-    """Adds --json."""
-    parser.add_argument("--json", action="store_true", help=help)
-
-
-def add_actor(parser: argparse.ArgumentParser, help: str) -> None:
-    """Adds --actor, who asks for a change; by default whoever runs this program, and where."""
-    add_value(parser, "--actor", "WHO", f"{help} (default %(default)s)", default=this_person())
-
-
-def this_person() -> str:
-    """Names who runs this program, and where."""
-    try:
-        return f"{getpass.getuser()}@{socket.gethostname()}"
-    except (OSError, KeyError):  # a user without a name
-        return "command line"
-
-
-def add_action(
-    actions: argparse._SubParsersAction[argparse.ArgumentParser],
-    name: str,
-    text: str,
-    act: Callable[..., Awaitable[None]],
-    *parents: argparse.ArgumentParser,
-) -> argparse.ArgumentParser:
-    """Adds an action of a verb, which takes the options of its parents, too.
-
-    act  what it does, with a client and the options; it is `options.act`
-    """
-    described = f"{text[0].upper()}{text[1:]}."
-    parser = actions.add_parser(name, help=text, description=described, parents=parents)
-    parser.set_defaults(act=act)
-    return parser
-
-
-def flag(name: str) -> str:
-    """Spells an option as on the command line, from its destination."""
-    return "--class" if name == "classes" else f"--{name.replace('_', '-')}"
-
-
-def allow(options: argparse.Namespace, of_use: object, why: str, *names: str) -> None:
-    """Raises ValueError if one of these options, by destination, was given and is of no use.
-
-    why  it is of no use, and what to do
-    """
-    found = [flag(name) for name in names if getattr(options, name) is not None]
-    if found and not of_use:
-        raise ValueError(f"{', '.join(found)}: {why}")
 
 
 def plain(value: object) -> object:
@@ -193,6 +50,11 @@ def tell(options: argparse.Namespace, content: object, text: str) -> None:
     aside = getattr(options, "output", None) == "-"
     said = json.dumps(plain(content)) if options.json else text
     print(said, file=sys.stderr if aside else sys.stdout)
+
+
+def to_standard_error(words: str) -> None:
+    """Says a line on standard error."""
+    print(shown(words), file=sys.stderr)
 
 
 def finite(value: float) -> float | None:
@@ -238,7 +100,7 @@ def reading(what: str) -> Iterator[Callable[[Path], IO[bytes]]]:
     """Yields how to open a file, so that a terminal shows how much of it has been read."""
     with _progress() as shown:
         if shown is None:
-            yield open_bytes
+            yield lambda path: path.open("rb")
             return
 
         def opened(path: Path) -> IO[bytes]:

@@ -1,7 +1,8 @@
 """The ledger on disk: one SQLite database of entries, with a budget and an age at which they go.
 
-SQLite does not check what it reads, so each entry has a CRC-32. What the bytes of an entry mean is
-known in `entries.py` alone, and which thread does what in `journal.py`.
+SQLite does not check what it reads, so each entry has a CRC-32. The bytes of frames are in files of
+their own. What the bytes of an entry mean is known in `store/entries.py` alone, and which thread
+does what in `store/journal.py`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import errno
 import json
 import logging
 import os
+import shutil
 import sqlite3
 from bisect import bisect_left
 from collections import deque
@@ -18,9 +20,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, TypeAlias
 
-from monitor.store.entries import BROUGHT, FRAME, LABELS, Bodies, Key, unsigned
+from monitor.store.entries import LABELS, Bodies, Key, Piece, unsigned
 from monitor.store.files import (
     Claim,
     LedgerFailed,
@@ -37,70 +38,34 @@ from monitor.store.files import (
     size_of,
     sync_path,
 )
+from monitor.store.ledger.frame_files import (
+    FrameFile,
+    FrameFiles,
+    folder_of,
+    set_files_aside,
+    size_on_disk,
+)
+from monitor.store.ledger.schema import (
+    APPLICATION,
+    FILES,
+    FORMAT,
+    INSERT,
+    LATEST,
+    MOST_RECENT,
+    NOT_OURS,
+    PAGE,
+    RECENT,
+    SCHEMA,
+    TAKEN,
+    WAL_PAGES,
+    WITHOUT_FRAME,
+    Row,
+)
 
 log = logging.getLogger(__name__)
 
-FILE = "ledger.db"
-FORMAT = 1
-_APPLICATION = 0x63616C6C  # "call"
-
-# Small labels are synced one by one, large frames are chained over pages: between the two.
-_PAGE = 8192  # bytes
-_WAL_PAGES = 1024  # until they are copied into the file, at most
-
-_SCHEMA = (
-    f"PRAGMA application_id = {_APPLICATION}",
-    f"PRAGMA user_version = {FORMAT}",
-    # The bodies of all entries that one commit writes to a partition, one behind the other.
-    "CREATE TABLE blobs (id INTEGER PRIMARY KEY, partition INTEGER, body BLOB)",
-    "CREATE INDEX blobs_by_partition ON blobs (partition)",
-    # number: stamp of a frame, revision of labels; start and size: of the body within its blob.
-    "CREATE TABLE entries (sequence INTEGER PRIMARY KEY, partition INTEGER, kind INTEGER,"
-    " stream TEXT, frame_id INTEGER, number INTEGER,"
-    " blob INTEGER, start INTEGER, size INTEGER, crc INTEGER)",
-    "CREATE INDEX entries_by_frame ON entries (stream, frame_id, sequence)",
-    "CREATE INDEX entries_by_partition ON entries (partition, sequence, size)",
-    # Partitions that went: the last entry and the last blob that were there by then.
-    "CREATE TABLE gone (partition INTEGER PRIMARY KEY, reason TEXT, sequence INTEGER,"
-    " blob INTEGER)",
-)
-COLUMNS = "sequence, partition, kind, stream, frame_id, number, blob, start, size, crc"
-
-# Each step of a statement gives up the interpreter and takes it again, in the way of the event
-# loop: all rows of a commit are one step.
-_INSERT = (
-    f"INSERT OR IGNORE INTO entries ({COLUMNS})"
-    f" SELECT {', '.join(f'value ->> {column}' for column in range(10))} FROM json_each(?)"
-)
-_WITHOUT_FRAME = (
-    "SELECT value ->> 0 FROM json_each(?) WHERE NOT EXISTS (SELECT 1 FROM entries"
-    " WHERE partition = value ->> 1 AND stream = value ->> 3 AND frame_id = value ->> 4"
-    f" AND kind <> {LABELS} AND abs(sequence) < value ->> 0)"
-)
-# Rows whose number something else has: what is there was promised, and stays.
-_TAKEN = (
-    "SELECT sequence FROM json_each(?) JOIN entries ON sequence = value ->> 0"
-    f" WHERE value ->> 2 <> {BROUGHT}"
-    " AND (stream, frame_id, crc) IS NOT (value ->> 3, value ->> 4, value ->> 9)"
-)
-_RECENT = (
-    "SELECT * FROM (SELECT sequence, stream, frame_id, number, partition FROM entries"
-    f" WHERE sequence > 0 AND kind = {FRAME} ORDER BY sequence DESC LIMIT ?1)"
-    " UNION ALL SELECT * FROM (SELECT -sequence, stream, frame_id, number, partition FROM entries"
-    " WHERE sequence <= 0 ORDER BY sequence LIMIT ?1) ORDER BY 1 DESC LIMIT ?1"
-)
-# Rows with a value that no commit wrote, and with which SQLite could not count: sums and the next
-# numbers are made of these columns. What else may be damaged is found by the checksum of an entry.
-_FARTHEST = 1 << 62
-_NOT_OURS = (
-    "DELETE FROM entries WHERE typeof(partition) <> 'integer' OR typeof(frame_id) <> 'integer'"
-    f" OR sequence NOT BETWEEN -{_FARTHEST} AND {_FARTHEST}"
-    " OR typeof(size) <> 'integer' OR size NOT BETWEEN 0 AND 1 << 40",
-    f"DELETE FROM blobs WHERE id > {_FARTHEST} OR typeof(partition) <> 'integer'",
-    "DELETE FROM gone WHERE typeof(reason) <> 'text' OR typeof(sequence) <> 'integer'"
-    f" OR typeof(blob) <> 'integer' OR sequence > {_FARTHEST} OR blob > {_FARTHEST}",
-)
-MOST_RECENT = 65536  # frames whose names are given back at start
+# Commits of frames alone after which the size of the database is looked at.
+_COUNTED = 16
 
 # A body is read together with its blob; what is deleted is deleted in portions, and so is what the
 # disk gets back: the writer is never busy for long.
@@ -108,12 +73,6 @@ _BLOB = 1 << 20  # bytes from which on there is another one
 _PORTION = 256  # blobs
 _PORTION_BYTES = 4 << 20
 _PORTION_PAGES = 128
-
-# A sequence that no entry ever has.
-NEVER = (1 << 63) - 1
-
-
-Row: TypeAlias = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,11 +114,34 @@ class Partition:
     """One that is there.
 
     last   sequence of the last entry
-    bytes  of all bodies
+    bytes  of all bodies in the database
     """
 
     last: int = 0
     bytes: int = 0
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """Bodies that one commit puts one behind the other.
+
+    blob   number of the blob, or of the file
+    start  where they begin in it
+    size   bytes of all pieces
+    """
+
+    blob: int
+    partition: int
+    file: FrameFile | None = None
+    start: int = 0
+    size: int = 0
+    pieces: list[Piece] = field(default_factory=list)
+
+    @property
+    def row(self) -> Row:
+        """Returns the row of `blobs`."""
+        body = None if self.file is not None else b"".join(self.pieces)
+        return self.blob, self.partition, body
 
 
 @dataclass(slots=True)
@@ -176,8 +158,8 @@ class LedgerWriter:
     covered      sequence of the last entry that a checkpoint has: what is beyond it is replayed,
                  and does not expire
     now          partition that event time is in; None: that of the latest entry
+    in_files     whether bodies of frames go to files of their own
     told         last entry by the time that others knew of a partition that went
-    bytes        on the disk, as of the last commit
     refused      files that were set aside
     """
 
@@ -189,8 +171,8 @@ class LedgerWriter:
     # Whether the budget waits for a checkpoint.
     pressed: bool = False
     now: int | None = None
+    in_files: bool = True
     told: dict[int, int] = field(default_factory=dict)
-    bytes: int = 0
     refused: int = 0
     partitions: dict[int, Partition] = field(default_factory=dict)
     dropped: deque[GonePartition] = field(default_factory=deque)
@@ -202,13 +184,25 @@ class LedgerWriter:
     _gone: dict[int, GonePartition] = field(default_factory=dict)  # as of the start
     # Partitions whose blobs are being deleted: the last blob, and bytes.
     _dying: dict[int, tuple[int, int]] = field(default_factory=dict)
+    _files: FrameFiles = field(init=False)
     _wal_pages: int = field(init=False)
+    _page: int = PAGE
     _unsynced: bool = False
+    # How commits are synced at present.
+    _durable: bool | None = None
+    # Whether rows were deleted: there may be something to give back to the disk.
+    _freed: bool = True
+    # On the disk when that was counted last, and how many commits ago that was.
+    _wal_bytes: int = 0
+    _other_bytes: int = 0
+    _aside_bytes: int = 0
+    _commits: int = 0
     # Whether a partition was dropped for a full disk, and there was no room all the same.
     _in_vain: bool = False
 
     def __post_init__(self) -> None:
-        self._wal_pages = max(16, min(_WAL_PAGES, self.disk_bytes // _PAGE // 16))
+        self._wal_pages = max(16, min(WAL_PAGES, self.disk_bytes // PAGE // 16))
+        self._files = FrameFiles(folder_of(self.path))
 
     # ---- the file
 
@@ -218,7 +212,7 @@ class LedgerWriter:
         try:
             run = self._ready(at_start=True).execute
             with failures(self.path):
-                rows = run(_RECENT, (MOST_RECENT,)).fetchall()
+                rows = run(RECENT, (MOST_RECENT,)).fetchall()
         except UnusableFile as error:
             self.set_aside(error)
             unknown, rows = error.suffix, []
@@ -226,7 +220,8 @@ class LedgerWriter:
         except LedgerFailed as error:
             # A disk that takes nothing has all the same what is to be done again.
             failed, rows = str(error), self._read_alone(error)
-        self.bytes = self._counted()
+        self._count_aside()
+        self._count()
         frames = ((row[1], unsigned(row[2]), row[3], row[4]) for row in reversed(rows))
         there, gone = frozenset(self.partitions), self._gone
         self.told = dict.fromkeys(gone, self._last)
@@ -237,7 +232,7 @@ class LedgerWriter:
         try:
             with failures(self.path), contextlib.closing(connected(self.path, "alone")) as run:
                 self._read(run, at_start=True)
-                rows = run.execute(_RECENT, (MOST_RECENT,)).fetchall()
+                rows = run.execute(RECENT, (MOST_RECENT,)).fetchall()
         except (LedgerFailed, UnusableFile):
             raise failed from None
         self.mark = mark_of(self.path)
@@ -247,6 +242,7 @@ class LedgerWriter:
         """Returns the connection to the file that is there, which is begun where there is none."""
         if self.mark is not None and mark_of(self.path) != self.mark:
             self._forget("vanished", f"{self.path} is gone: somebody has removed it.")
+            shutil.rmtree(folder_of(self.path), ignore_errors=True)
         if self._connection is not None:
             return self._connection
         with failures(self.path):
@@ -269,6 +265,7 @@ class LedgerWriter:
                 if mark != self.mark:
                     if at_start:  # a file that comes later is set aside as it is
                         self._remove_rows_not_ours(connection)
+                        self._remove_torn(connection)
                     self._read(connection, at_start=at_start)
             except BaseException:
                 with contextlib.suppress(sqlite3.Error):
@@ -282,43 +279,55 @@ class LedgerWriter:
         run = connection.execute
         application, version = identity(run)
         is_new = not (application or run("SELECT 1 FROM sqlite_master LIMIT 1").fetchone())
-        if not is_new and application != _APPLICATION:
+        if not is_new and application != APPLICATION:
             raise UnusableFile(f"{self.path}: application_id {application}, and so no ledger.")
         if version > FORMAT:
             raise newer(self.path, version, FORMAT)
         for pragma in (
-            f"page_size = {_PAGE}",
+            f"page_size = {PAGE}",
             "auto_vacuum = INCREMENTAL",
             "journal_mode = WAL",
             "synchronous = NORMAL",
             f"wal_autocheckpoint = {self._wal_pages}",
-            f"journal_size_limit = {self._wal_pages * _PAGE}",
+            f"journal_size_limit = {self._wal_pages * PAGE}",
             "cache_size = -4096",
         ):
             run(f"PRAGMA {pragma}").fetchall()
+        (self._page,) = run("PRAGMA page_size").fetchone()
+        self._durable = None
         if is_new:
             with self._transaction(connection, durable=True):
-                for statement in _SCHEMA:
+                for statement in SCHEMA:
                     run(statement)
+        elif version < FORMAT:  # what is there stays as it is, and is read as it was
+            run(f"PRAGMA user_version = {FORMAT}")
 
     def _remove_rows_not_ours(self, connection: sqlite3.Connection) -> None:
-        removed = sum(connection.execute(statement).rowcount for statement in _NOT_OURS)
+        removed = sum(connection.execute(statement).rowcount for statement in NOT_OURS)
         if removed:
             message = f"{removed} rows of {self.path} are not as they were written, and left out"
             log.warning("pending: %s", message)
             self.said.append(message)
             self.refused += removed
 
+    def _remove_torn(self, connection: sqlite3.Connection) -> None:
+        """Takes in the files of frames, and removes rows whose bytes were not synced in time."""
+        run = connection.execute
+        sizes = self._files.take_in(run(FILES).fetchall())
+        torn = [(row[0],) for row in run(LATEST) if row[2] > sizes.get(row[1], row[2])]
+        if torn:
+            log.warning("pending: %d frames did not reach the disk in time", len(torn))
+            connection.executemany("DELETE FROM entries WHERE sequence = ?", torn)
+
     def _read(self, connection: sqlite3.Connection, *, at_start: bool) -> None:
         """Takes in which partitions there are."""
         run = connection.execute
-        rows = run(
-            "SELECT partition, max(0, max(sequence)), sum(size) FROM entries GROUP BY partition"
-        ).fetchall()
+        there = "SELECT partition, max(0, max(sequence)) FROM entries GROUP BY partition"
+        rows = run(there).fetchall()
         if rows and not at_start:
             # Its entries were not done again, and their numbers may have been given since.
             raise UnusableFile(f"{self.path}: it could not be read at start.", "unread")
-        self.partitions = {number: Partition(*values) for number, *values in rows}
+        self.partitions = {number: Partition(last) for number, last in rows}
         gone = run("SELECT partition, reason, sequence, blob FROM gone").fetchall()
         self._gone = {row[0]: GonePartition(*row[:3]) for row in gone}
         (blob,) = run("SELECT max(id) FROM blobs").fetchone()
@@ -329,11 +338,15 @@ class LedgerWriter:
             bytes_of = "SELECT sum(length(body)) FROM blobs WHERE partition = ? AND id <= ?"
             if (size := run(bytes_of, (number, blob)).fetchone()[0]) is not None:
                 self._dying[number] = blob, size
+        bytes_of = "SELECT sum(length(body)) FROM blobs WHERE partition = ? AND id > ?"
+        for number, one in self.partitions.items():
+            (size,) = run(bytes_of, (number, self._dying.get(number, (0, 0))[0])).fetchone()
+            one.bytes = size or 0
 
     @contextlib.contextmanager
     def _transaction(self, connection: sqlite3.Connection, durable: bool = False) -> Iterator[None]:
         # Synced when it is committed, or not.
-        connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+        self._sync_commits(connection, durable)
         connection.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -344,6 +357,11 @@ class LedgerWriter:
                     connection.execute("ROLLBACK")
             raise
 
+    def _sync_commits(self, connection: sqlite3.Connection, durable: bool) -> None:
+        if durable != self._durable:
+            connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+            self._durable = durable
+
     def refuse(self, mark: tuple[int, int] | None, error: UnusableFile) -> None:
         """Sets the file aside that somebody could not read, if it is still there."""
         if mark is not None and mark == self.mark:
@@ -353,6 +371,8 @@ class LedgerWriter:
         """Renames the file, which cannot be used; another one is begun when it is needed."""
         self.disconnect()
         said = set_aside(self.path, error.suffix)
+        set_files_aside(self.path, self.path.with_name(f"{self.path.name}.{error.suffix}"))
+        self._count_aside()
         self.refused += 1
         self._forget(
             error.suffix, f"{error} {said} Frames and labels in it are not known any more."
@@ -365,11 +385,13 @@ class LedgerWriter:
         self.said.append(message)
         self.dropped.extend(GonePartition(number, reason, self._last) for number in self.partitions)
         self.mark = None
+        self._files.forget()
         for known in (self.partitions, self._dying, self.told):
             known.clear()
 
     def disconnect(self) -> None:
         """Closes the database."""
+        self._files.close()
         connection, self._connection = self._connection, None
         if connection is not None:
             with contextlib.suppress(sqlite3.Error):
@@ -403,7 +425,6 @@ class LedgerWriter:
                 if not error.full or self._in_vain or not self._make_room(bodies):
                     raise
         self._in_vain = False
-        self.bytes = self._counted()
         return lost
 
     def write(self, bodies: Bodies, durable: bool) -> set[int]:
@@ -413,26 +434,51 @@ class LedgerWriter:
         with failures(self.path):
             self._expire({key.partition for key, *_ in bodies})
             self._keep_budget()
-            lost = self._without_frame(run, [key for key, *_ in bodies])
-            rows, blobs = self._laid_out([one for one in bodies if one[0].sequence not in lost])
+            lost = self._without_frame(run, [body.key for body in bodies])
+            rows, stretches = self._laid_out(
+                [body for body in bodies if body.key.sequence not in lost]
+            )
+            blobs = [one.row for one in stretches if one.file is None or not one.file.known]
+            for one in stretches:
+                if one.file is not None:
+                    self._files.write(one.file, one.pieces)
+            if durable:
+                # Before the rows, which promise that it is there.
+                self._files.sync()
             if bodies:
-                with self._transaction(connection, durable):
+                # A checkpoint that came later knows that they are gone.
+                known = [
+                    number
+                    for number, entry in self.told.items()
+                    if entry < self.covered and number not in self._dying
+                ]
+                several = self._transaction(connection, durable)
+                # One statement is a transaction by itself.
+                with several if blobs or known else contextlib.nullcontext():
+                    self._sync_commits(connection, durable)
                     for blob in blobs:
                         run("INSERT INTO blobs VALUES (?, ?, ?)", blob)
                     numbered = (json.dumps(rows),)
-                    if run(_INSERT, numbered).rowcount < len(rows):
-                        lost |= {sequence for (sequence,) in run(_TAKEN, numbered)}
-                    # A checkpoint that came later knows that they are gone.
-                    for number, entry in list(self.told.items()):
-                        if entry < self.covered and number not in self._dying:
-                            run("DELETE FROM gone WHERE partition = ?", (number,))
-                            del self.told[number]
-                if mark_of(self.path) != self.mark:
+                    if run(INSERT, numbered).rowcount < len(rows):
+                        lost |= {sequence for (sequence,) in run(TAKEN, numbered)}
+                    for number in known:
+                        run("DELETE FROM gone WHERE partition = ?", (number,))
+                for number in known:
+                    del self.told[number]
+                for one in stretches:
+                    if one.file is not None:
+                        self._files.written(one.file, one.size)
+                if durable and mark_of(self.path) != self.mark:
                     raise FileNotFoundError(errno.ENOENT, "it was removed while it was written")
             for row in rows:
                 there = self.partitions.setdefault(row[1], Partition())
                 there.last = max(there.last, row[0])
-                there.bytes += row[8]
+            grown = sum(len(row[2] or b"") for row in blobs)
+            for _, number, body in blobs:
+                self.partitions[number].bytes += len(body or b"")
+            self._commits += 1
+            if grown or self._commits >= _COUNTED:
+                self._count()
             self._last = max([self._last, *(row[0] for row in rows)])
             if durable and not rows and self._unsynced:
                 # Such a commit syncs nothing: what is in the WAL, which no lock of SQLite is on.
@@ -461,22 +507,33 @@ class LedgerWriter:
                 asked.append(key)
         if not asked:
             return set()
-        return {sequence for (sequence,) in run(_WITHOUT_FRAME, (json.dumps(asked),))}
+        return {sequence for (sequence,) in run(WITHOUT_FRAME, (json.dumps(asked),))}
 
-    def _laid_out(self, bodies: Bodies) -> tuple[list[Row], list[Row]]:
-        """Returns rows of `entries` and of `blobs`."""
-        rows, blobs = [], dict[int, tuple[int, list[bytes]]]()
-        filling: dict[int, tuple[int, int]] = {}
-        for key, crc, body in bodies:
-            blob, start = filling.get(key.partition, (0, _BLOB))
-            if start >= _BLOB:
-                self._blob += 1
-                blob, start = self._blob, 0
-                blobs[blob] = key.partition, []
-            blobs[blob][1].append(body)
-            rows.append((*key, blob, start, len(body), crc))
-            filling[key.partition] = blob, start + len(body)
-        return rows, [(blob, number, b"".join(parts)) for blob, (number, parts) in blobs.items()]
+    def _laid_out(self, bodies: Bodies) -> tuple[list[Row], list[_Stretch]]:
+        """Returns rows of `entries`, and what lies where."""
+        rows, found = list[Row](), list[_Stretch]()
+        latest: dict[tuple[int, bool], _Stretch] = {}
+        for key, crc, size, pieces in bodies:
+            kind = key.partition, self.in_files and key.kind != LABELS
+            one = latest.get(kind)
+            if one is None or (one.file is None and one.size >= _BLOB):
+                one = latest[kind] = self._stretch(*kind)
+                found.append(one)
+            rows.append((*key, one.blob, one.start + one.size, size, crc))
+            one.pieces += pieces
+            one.size += size
+        return rows, found
+
+    def _stretch(self, partition: int, in_file: bool) -> _Stretch:
+        """Begins a blob, or goes on where the file of a partition ends."""
+        file = self._files.for_partition(partition) if in_file else None
+        if file is None:
+            self._blob += 1
+            if in_file:
+                file = self._files.begin(self._blob, partition)
+        if file is None:
+            return _Stretch(self._blob, partition)
+        return _Stretch(file.number, partition, file, file.size)
 
     # ---- what goes
 
@@ -491,6 +548,8 @@ class LedgerWriter:
                 self._drop(number, "expired")
 
     def _keep_budget(self) -> None:
+        if self.bytes + 2 * self._wal_pages * self._page <= self.disk_bytes:
+            return  # without asking SQLite what is free
         while self._in_use() > self.disk_bytes:
             if self._remove_aside():
                 continue
@@ -528,14 +587,26 @@ class LedgerWriter:
         connection = self._ready()
         with self._transaction(connection):
             connection.execute("DELETE FROM entries WHERE partition = ?", (number,))
+            connection.execute("DELETE FROM blobs WHERE partition = ? AND body IS NULL", (number,))
             connection.execute(
                 "INSERT OR REPLACE INTO gone VALUES (?, ?, ?, ?)",
                 (number, reason, self._last, self._blob),
             )
+        self._files.drop(number)
+        self._freed = True
         size = self.partitions.pop(number).bytes + self._dying.get(number, (0, 0))[1]
         self._dying[number] = self._blob, size
         self.told.pop(number, None)
         self.dropped.append(GonePartition(number, reason, self._last))
+
+    @property
+    def untidy(self) -> bool:
+        """Tells whether there may be something for `tidy` to do."""
+        return bool(self._dying or self._freed or self._wal_is_long)
+
+    @property
+    def _wal_is_long(self) -> bool:
+        return self._wal_bytes > 2 * self._wal_pages * self._page
 
     def tidy(self) -> bool:
         """Deletes a portion of what went, or gives one back to the disk; False at the end.
@@ -546,7 +617,7 @@ class LedgerWriter:
             return False
         run = self._connection.execute
         with failures(self.path):
-            run("PRAGMA synchronous = NORMAL")
+            self._sync_commits(self._connection, False)
             for number, (last, left) in self._dying.items():
                 found = run(
                     "SELECT id, length(body) FROM blobs WHERE partition = ? AND id <= ?"
@@ -563,15 +634,17 @@ class LedgerWriter:
                 return True
             pages, free = self._pages()
             # A file within the budget keeps some room for what comes next.
-            over = pages * _PAGE + size_of(self.path, "-wal") > self.disk_bytes
+            over = pages * self._page + size_of(self.path, "-wal") > self.disk_bytes
             if free > max(_PORTION_PAGES, pages // 8) or (over and free):
                 # Each page is a row without columns: only a script goes on to the last one.
                 self._connection.executescript(f"PRAGMA incremental_vacuum({_PORTION_PAGES})")
                 return True
             # What was deleted is in the WAL too, which else grows smaller with the next commits.
-            if size_of(self.path, "-wal") > 2 * self._wal_pages * _PAGE:
+            self._wal_bytes = size_of(self.path, "-wal")
+            if self._wal_is_long:
                 run("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        self.bytes = self._counted()
+        self._freed = False
+        self._count()
         return False
 
     def _pages(self) -> tuple[int, int]:
@@ -586,11 +659,24 @@ class LedgerWriter:
         """Returns the bytes that would be on the disk if all that went were deleted."""
         pages, free = self._pages()
         dying = sum(size for _, size in self._dying.values())
-        ours = max(0, (pages - free) * _PAGE - dying) + size_of(self.path, "-wal")
-        return ours + sum(map(size_of, self._aside()))
+        ours = max(0, (pages - free) * self._page - dying) + size_of(self.path, "-wal")
+        return ours + self._files.bytes + self._aside_bytes
 
-    def _counted(self) -> int:
-        return size_of(self.path) + sum(map(size_of, self._aside()))
+    @property
+    def bytes(self) -> int:
+        """Returns the bytes on the disk; what the database has grown by lately may be missing."""
+        return self._wal_bytes + self._other_bytes + self._files.bytes + self._aside_bytes
+
+    def _count(self) -> None:
+        """Asks the system for sizes, which costs more than to write a row."""
+        self._wal_bytes = size_of(self.path, "-wal")
+        self._other_bytes = size_of(self.path, "", "-shm")
+        self._commits = 0
+
+    def _count_aside(self) -> None:
+        self._aside_bytes = sum(
+            size_of(one) + size_on_disk(folder_of(one)) for one in self._aside()
+        )
 
     def _aside(self) -> list[Path]:
         """Returns the files that were set aside."""
@@ -604,5 +690,7 @@ class LedgerWriter:
                 oldest = min(found, key=lambda path: path.stat().st_mtime_ns)
                 for part in ("-wal", ""):
                     beside(oldest, part).unlink(missing_ok=True)
+                shutil.rmtree(folder_of(oldest), ignore_errors=True)
+                self._count_aside()
                 return True
         return False

@@ -1,0 +1,70 @@
+"""Picks the compiled kernels at import where they are built, else None: NumPy does the same then.
+
+Who has a kernel for a loop has the loop in NumPy, too, and the bits are the same. Nothing here
+knows what the numbers mean. `CALIBRATION_MONITOR_NATIVE=off` leaves the kernels out.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    FloatArray = npt.NDArray[np.float64]
+    IntArray = npt.NDArray[np.int64]
+    ByteArray = npt.NDArray[np.uint8]
+
+SWITCH: Final = "CALIBRATION_MONITOR_NATIVE"
+
+
+class Kernels(Protocol):
+    """Lists the kernels of kernels.c, which tells what each computes.
+
+    Arrays are C-contiguous; a shape, a format or a layout that does not fit raises ValueError, and
+    what is written to must be writable.
+    """
+
+    SOURCE: str
+    """Names the text of kernels.c that was compiled: the first digits of its SHA-256."""
+
+    def factorise_lower(self, a: FloatArray, singular: float, /) -> None:
+        """Turns lower triangles (K, K, N) into their Cholesky factors, in place."""
+
+    def read_records(
+        self,
+        data: bytes,
+        start: int,
+        mask: ByteArray,
+        values: ByteArray,
+        places: IntArray,
+        columns: list[npt.NDArray[np.generic]],
+        /,
+    ) -> bool:
+        """Copies the fields of records, which go from `start` to the end, into columns (n, …).
+
+        Returns False where a record has other bytes than the values (length,) at the mask.
+        """
+
+    def write_records(
+        self, record: bytes, places: IntArray, columns: list[npt.NDArray[np.generic]], n: int, /
+    ) -> bytes:
+        """Writes n records as the one given, but for their fields, from columns (n, …)."""
+
+
+def _built() -> Kernels | None:
+    """Imports the extension; None where it was not built, or is switched off."""
+    if os.environ.get(SWITCH) == "off":
+        return None
+    try:
+        extension: Any = importlib.import_module("monitor.native._kernels")
+    except ImportError:
+        return None
+    return cast(Kernels, extension)
+
+
+kernels: Final = _built()
+NAME: Final = "NumPy" if kernels is None else "C"
