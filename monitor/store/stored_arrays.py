@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from monitor.frames.space import IntArray
+from monitor.statistics.clusters import numbered
 from monitor.statistics.row_columns import PORTION
 
 if TYPE_CHECKING:
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from pyarrow import parquet
 
 AnyArray: TypeAlias = npt.NDArray[Any]
+
+# Different texts that are looked for one by one.
+_FEW_NAMES = 24
 
 # Bytes of a column that are read from the disk at a time.
 _BUFFER = 65_536
@@ -47,6 +51,37 @@ class StoredArray(Protocol):
     def whole(self) -> AnyArray:
         """Reads all rows."""
         ...
+
+    def coded(self) -> tuple[AnyArray, IntArray]:
+        """Reads the different values, ascending, and which of them each row has."""
+        ...
+
+
+def values_and_places(values: AnyArray) -> tuple[AnyArray, IntArray]:
+    """Finds the different values (n,), ascending, and which of them each row has."""
+    if values.dtype.kind in "iu" and values.size:
+        place = numbered(values.astype(np.int64, copy=False))
+        found = np.empty(int(place.max()) + 1, values.dtype)
+        found[place] = values
+        return found, place
+    if values.dtype.kind != "U" or not values.size:
+        found, place = np.unique(values, return_inverse=True)
+        return found, place.astype(np.int64)
+    # Text takes long to sort: the first few values are found one after the other.
+    place, left = np.zeros(values.size, np.int64), np.arange(values.size)
+    names = list[str]()
+    while left.size and len(names) < _FEW_NAMES:
+        name = values[left[0]]
+        alike = values[left] == name
+        place[left[alike]] = len(names)
+        names.append(str(name))
+        left = left[~alike]
+    if left.size:
+        others, there = np.unique(values[left], return_inverse=True)
+        place[left] = there + len(names)
+        names += others.tolist()
+    found, order = np.unique(np.array(names, values.dtype), return_inverse=True)
+    return found, order.astype(np.int64)[place]
 
 
 def rows_of(array: AnyArray | StoredArray, rows: IntArray) -> AnyArray:
@@ -120,10 +155,41 @@ class ParquetColumn:
     def whole(self) -> AnyArray:
         with self._reading():
             table = self._file.read(columns=[self._name], use_threads=False)
+            if self._is_text:
+                names, place = self._text(table.column(0))
+                return names[place]
             found = column_values(table.column(0).to_numpy())
         del table
         give_back()
         return found
+
+    def coded(self) -> tuple[AnyArray, IntArray]:
+        if not self._is_text:
+            return values_and_places(self.whole())
+        with self._reading():
+            table = self._file.read(columns=[self._name], use_threads=False)
+            found = self._text(table.column(0))
+        del table
+        give_back()
+        return found
+
+    @property
+    def _is_text(self) -> bool:
+        from pyarrow import types
+
+        kind = self._file.schema_arrow.field(self._name).type
+        return bool(types.is_string(kind) or types.is_large_string(kind))
+
+    @staticmethod
+    def _text(column: pyarrow.ChunkedArray) -> tuple[AnyArray, IntArray]:
+        """Finds the different texts of a column and their places; without a Python text a row."""
+        chunks = column.fill_null("").dictionary_encode().unify_dictionaries().chunks
+        if not chunks:
+            return np.zeros(0, np.str_), np.zeros(0, np.int64)
+        names = np.array(chunks[0].dictionary.to_pylist(), np.str_)
+        found, order = np.unique(names, return_inverse=True)
+        places = [order[chunk.indices.to_numpy(zero_copy_only=False)] for chunk in chunks]
+        return found, np.concatenate(places).astype(np.int64, copy=False)
 
 
 def give_back() -> None:
@@ -194,6 +260,9 @@ class ArchiveArray:
 
     def whole(self) -> AnyArray:
         return self.between(0, self.shape[0])
+
+    def coded(self) -> tuple[AnyArray, IntArray]:
+        return values_and_places(self.whole())
 
 
 def _read(file: IO[bytes], count: int) -> bytes:

@@ -24,7 +24,14 @@ import numpy as np
 
 from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.store.column_names import listed, nearest, offered
-from monitor.store.stored_arrays import AnyArray, ArchiveArray, StoredArray, rows_of, whole_of
+from monitor.store.stored_arrays import (
+    AnyArray,
+    ArchiveArray,
+    StoredArray,
+    rows_of,
+    values_and_places,
+    whole_of,
+)
 
 T = TypeVar("T")
 
@@ -59,6 +66,9 @@ class Columns(Protocol):
 
     def values(self, name: str) -> AnyArray:
         """The whole column, (count,): text, or whatever the file holds."""
+
+    def coded(self, name: str) -> tuple[AnyArray, IntArray]:
+        """The different values of the whole column, ascending, and which each row has."""
 
     def floats(self, name: str, rows: IntArray, blank: float | None = None) -> FloatArray:
         """(M,); `blank` stands in for an empty cell, None refuses it."""
@@ -145,8 +155,8 @@ def coded(columns: Columns, name: str, otherwise: str) -> tuple[tuple[str, ...],
     """
     if name not in columns.names:
         return (otherwise,), all_of_one(columns.count)
-    values, index = np.unique(columns.values(name), return_inverse=True)
-    return tuple(values.astype(np.str_).tolist()), index.astype(np.int64)
+    values, index = columns.coded(name)
+    return tuple(values.astype(np.str_).tolist()), index
 
 
 def all_of_one(rows: int) -> IntArray:
@@ -177,6 +187,12 @@ class TextColumns:
     def values(self, name: str) -> AnyArray:
         require(self, name)
         return np.array(self._all[name], dtype=np.str_)
+
+    def coded(self, name: str) -> tuple[AnyArray, IntArray]:
+        require(self, name)
+        names = sorted(set(self._all[name]))
+        place = {value: i for i, value in enumerate(names)}
+        return np.array(names, np.str_), np.array([place[one] for one in self._all[name]], np.int64)
 
     def floats(self, name: str, rows: IntArray, blank: float | None = None) -> FloatArray:
         return np.array(self._parsed(name, rows, float, blank, "a number"), np.float64)
@@ -271,6 +287,11 @@ class ArrayColumns:
     def values(self, name: str) -> AnyArray:
         require(self, name)
         return whole_of(self._arrays[name])
+
+    def coded(self, name: str) -> tuple[AnyArray, IntArray]:
+        require(self, name)
+        found = self._arrays[name]
+        return values_and_places(found) if isinstance(found, np.ndarray) else found.coded()
 
     def floats(self, name: str, rows: IntArray, blank: float | None = None) -> FloatArray:
         return self._numbers(name, rows).astype(np.float64)

@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from monitor.store import stored_arrays
-from monitor.store.stored_arrays import ArchiveArray, archive_array, parquet_columns, rows_of
+from monitor.store.stored_arrays import (
+    ArchiveArray,
+    archive_array,
+    parquet_columns,
+    rows_of,
+    values_and_places,
+)
 
 N = 1000
 COLUMNS = {
@@ -70,3 +76,18 @@ def test_rows_of_an_array_are_those_of_the_whole(blocks, asked):
         np.testing.assert_array_equal(rows_of(found, rows), values[rows])
     np.testing.assert_array_equal(rows_of(found, np.array([3, 5, 900])), values[[3, 5, 900]])
     np.testing.assert_array_equal(found.whole(), values)
+
+
+@given(st.lists(st.sampled_from(["", "a", "b", "car", "ß"]) | st.text(max_size=2)))
+def test_texts_are_coded_as_unique_does(values):
+    for array in (np.array(values, np.str_), np.array([len(one) for one in values], np.int64)):
+        found, place = values_and_places(array)
+        assert found.tolist() == sorted(set(array.tolist()))
+        np.testing.assert_array_equal(found[place], array)
+
+
+def test_a_column_is_coded_without_a_text_a_row(columns):
+    for name in COLUMNS:
+        found, place = columns[name].coded()
+        np.testing.assert_array_equal(found[place], columns[name].whole())
+        assert (np.diff(np.unique(found, return_inverse=True)[1]) == 1).all()

@@ -310,6 +310,8 @@ def _in_portions(
     about, tracks = reader.about, numbered_tracks(reader.about)
     # What is known of a frame has been checked; measures do not ask for it.
     about = replace(about, frame=None, time_s=None, stamp_ns=None, score=None, track=None)
+    if 1 < len(about.classes) < 2**15:
+        about = replace(about, class_index=about.class_index.astype(np.int16))
     oddities = Oddities(about.space)
     parts = ahead(_parts(replace(reader, about=about)))
     del reader
