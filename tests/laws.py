@@ -9,6 +9,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import settings
 
 from monitor.frames.detections import Estimates
@@ -74,3 +75,17 @@ def each_detection_is_recalibrated_by_itself(
         assert_same(alone.mean, whole.mean[one])
         assert_same(alone.covariance, whole.covariance[one])
         assert_same(alone.diagonal, whole.diagonal[one])
+
+
+def assert_near(found: Any, expected: Any) -> None:
+    """Compares numbers to 1e-12, in lists and objects of any depth."""
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        found, expected = list(found.values()), list(expected.values())
+    if isinstance(expected, list):
+        for one, other in zip(found, expected, strict=True):
+            assert_near(one, other)
+    elif expected is None or isinstance(expected, str):
+        assert found == expected
+    else:
+        assert found == pytest.approx(expected, rel=1e-12, abs=1e-13)

@@ -19,8 +19,8 @@ from monitor.commands.recordings import (
     estimates_of,
     read_selected,
     refuse_options_of_gaussians,
-    sound_rows,
 )
+from monitor.commands.soundness import sound_rows
 from monitor.frames.classes import are_probabilities
 from monitor.frames.detections import Estimates
 from monitor.frames.slices import NO_COVARIANCE, Chain

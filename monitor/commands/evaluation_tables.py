@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from monitor.commands.output import table
-from monitor.commands.recordings import Usable
+from monitor.commands.soundness import Usable
 from monitor.statistics.measures import DimensionMeasures, Evaluation, JointMeasures
 from monitor.statistics.verdicts import Verdict
 
@@ -34,6 +35,16 @@ RMSE     root of the mean squared error, mean σ beside it, in the unit of the d
 ENCE     mean of |σ − RMSE| / σ over bins of alike σ; floor: what calibrated errors would read
 QCE      mean of |share of errors within the central τ interval − τ| over τ and bins: 0 is best
 in 95 %  share of errors within the 95 % interval of their σ"""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Counts rows: those measured, the tracks these are of (None: unknown), and all others."""
+
+    rows: int
+    tracks: int | None
+    without_truth: int
+    refused: int
 
 
 def verdict_lines(verdicts: Sequence[Verdict], *, full: bool) -> str:
@@ -72,12 +83,12 @@ def advice(fit: str, matched: Mapping[str, int] | None) -> str:
     )
 
 
-def rows_line(whole: Evaluation, usable: Usable) -> str:
+def rows_line(counts: Counts, usable: Usable) -> str:
     """Says how many rows were measured, and why others were not."""
-    tracks = "" if whole.tracks is None else f" of {whole.tracks:,} tracks"
+    tracks = "" if counts.tracks is None else f" of {counts.tracks:,} tracks"
     line = (
-        f"{whole.rows:,} rows with ground truth{tracks}, {whole.without_truth:,} without, "
-        f"{whole.refused:,} refused"
+        f"{counts.rows:,} rows with ground truth{tracks}, {counts.without_truth:,} without, "
+        f"{counts.refused:,} refused"
     )
     return f"{line}\n{usable.told()}" if usable.refused else line
 

@@ -33,6 +33,7 @@ from monitor.commands.apply import (
     remarks_on,
     stated,
 )
+from monitor.commands.evaluate.measuring import measured
 from monitor.commands.evaluation_tables import summary, verdict_lines
 from monitor.commands.held_out import HeldOut, told
 from monitor.commands.output import write_output
@@ -50,7 +51,8 @@ from monitor.statistics.measures import Evaluation, as_json
 from monitor.statistics.residuals import GroupErrors
 from monitor.statistics.verdicts import Verdict
 from monitor.store.recordings import RECALIBRATED
-from monitor.store.tables import AnyArray, RecordingError
+from monitor.store.stored_arrays import AnyArray
+from monitor.store.tables import RecordingError
 
 # A path, a DataFrame (pandas, polars, pyarrow), or arrays by name, as docs/files.md names them.
 Detections: TypeAlias = Any
@@ -240,7 +242,7 @@ def evaluate(
         raise ValueError(f"bins {bins}: give 1 or more.")
     selection = None if model is None else model.selection
     with _in_terms_of_arguments() as notes:
-        found = evaluate_verb.measured(options, selection, notes.append)
+        found = measured(options, selection, notes.append)
         if found.usable.refused:
             notes.append(f"{found.usable.told()}. {found.usable.remedy(found.recording)}")
     remarks = notes[: len(found.remarks)]

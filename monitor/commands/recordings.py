@@ -9,15 +9,15 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from monitor.commands.output import reading, to_standard_error
-from monitor.frames.cholesky import factorise
-from monitor.frames.detections import Estimates, Limits
+from monitor.commands.soundness import Oddities, angles_of
+from monitor.frames.detections import Estimates
 from monitor.frames.slices import NO_COVARIANCE, Chain, RangeBuckets, marked
-from monitor.frames.space import BoolArray, DimensionKind, FloatArray, IntArray, Space
+from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
 from monitor.frames.words import SliceBy
 from monitor.matching.distances import rotated_overlap, upright_overlap
 from monitor.options.rows import (
@@ -30,20 +30,19 @@ from monitor.options.rows import (
 )
 from monitor.options.values import allow
 from monitor.recalibration.parts import Parts
+from monitor.statistics.clusters import numbered
+from monitor.statistics.row_columns import portions
 from monitor.store.class_recordings import ClassRecording
-from monitor.store.column_names import offered, some_of
 from monitor.store.recordings import (
     IN_MEMORY,
-    NO_TRACK,
     Recording,
+    RecordingReader,
     Source,
     check_readable,
     not_used,
-    read_recording,
+    open_recording,
 )
-
-# Share of rows with an error of a whole turn from which on an angle is suspected.
-_TURNED = 0.005
+from monitor.store.tables import NO_TRACK, Columns, all_of_one
 
 # Options that choose among Gaussians, by destination: they mean nothing to class probabilities.
 _OF_GAUSSIANS = ("dimensions", "angles", "classes", "where", "fault")
@@ -55,12 +54,40 @@ _CENTRE_AND_SIZE = ("cx", "cy", "w", "h")
 # Pairs of boxes whose overlap is computed at a time: the corners of all would be many times these.
 _PORTION = 65_536
 
-_LARGEST = Limits().largest_mean
-_SMALLEST_DEVIATION = Limits().smallest_deviation
-_LARGEST_DEVIATION = Limits().largest_deviation
 
-# Refused rows that a message lists for each reason.
-_FIRST_ROWS = 5
+def open_selected(
+    path: Source,
+    options: argparse.Namespace,
+    beside: tuple[str, ...] = (),
+    fitted: tuple[str, ...] = (),
+    labels: Columns | None = None,
+) -> RecordingReader:
+    """Opens the chosen rows of a file, as they are in it.
+
+    beside  further columns to keep
+    fitted  dimensions of a recalibrator: those of a file without variances, if it has them
+    labels  of another file, that are matched to the rows later
+    raises  RecordingError
+    """
+    for other in (options.labels, vars(options).get("edges_from"), *vars(options).get("files", ())):
+        check_readable(other)
+    with reading("reading") as opened:
+        return open_recording(
+            path,
+            # Labels are matched by where things are, whichever dimensions are asked for.
+            dimensions=options.dimensions if options.labels is None else None,
+            classes=options.classes or (),
+            where=tuple(options.where or ()),
+            rows=options.rows,
+            angles=ANGLES if options.angles is None else options.angles,
+            names_here=options.map,
+            deviations=options.assume_std,
+            measured=() if labels is None else labels.names,
+            fitted=fitted,
+            beside=beside,
+            kind=options.format,
+            opened=opened,
+        )
 
 
 def read_selected(
@@ -70,11 +97,9 @@ def read_selected(
     tell: Callable[[str], None] = to_standard_error,
     fitted: tuple[str, ...] = (),
 ) -> Recording:
-    """Reads the chosen rows of a file, says what looks wrong, and applies the fault.
+    """Reads the chosen rows of a file at once, says what looks wrong, and applies the fault.
 
-    beside  further columns to keep
     tell    is told what looks wrong, a line each
-    fitted  dimensions of a recalibrator: those of a file without variances, if it has them
     raises  RecordingError
     """
     check_labels(options)
@@ -88,48 +113,55 @@ def read_selected(
         from monitor.commands.labels_apart import label_columns, with_dimensions, with_labels
 
         columns = label_columns(options)
-    with reading("reading") as opened:
-        recording = read_recording(
-            path,
-            # Labels are matched by where things are, whichever dimensions are asked for.
-            dimensions=options.dimensions if options.labels is None else None,
-            classes=options.classes or (),
-            where=tuple(options.where or ()),
-            rows=options.rows,
-            angles=ANGLES if options.angles is None else options.angles,
-            names_here=options.map,
-            deviations=options.assume_std,
-            measured=() if columns is None else columns.names,
-            fitted=fitted,
-            beside=beside,
-            kind=options.format,
-            opened=opened,
-        )
+    reader = open_selected(path, options, beside, fitted, columns)
+    recording = reader.part(slice(0, reader.n))
     if columns is not None:
         recording = with_labels(recording, columns, options, tell)
         if options.dimensions is not None:
             recording = with_dimensions(recording, options.dimensions, options.labels)
-    name = IN_MEMORY if isinstance(path, Mapping) else path
-    looks_wrong = _degrees(recording), _taken(recording, options), _turned(recording)
-    remarks = recording.converted, not_used(recording), *looks_wrong, _assumed(recording, options)
-    for words in filter(None, remarks):
-        tell(f"{name}: {words}")
+    oddities = Oddities(recording.space)
+    for rows in portions(recording.mean.shape[0]):
+        oddities.add(recording.part(rows))
+    say_oddities(path, recording, options, oddities, tell)
     fault: Fault | None = options.fault
     if fault is None:
         return recording
     factor: float | FloatArray = fault.variance
     if recording.time_s is not None:
-        start = np.full(len(recording.sequences), np.inf)
-        np.minimum.at(start, recording.sequence_index, recording.time_s)
-        since = recording.time_s - start[recording.sequence_index]
+        start_s = np.full(len(recording.sequences), np.inf)
+        np.minimum.at(start_s, recording.sequence_index, recording.time_s)
+        since = recording.time_s - start_s[recording.sequence_index]
         factor = np.where(since >= fault.since, fault.variance, 1.0)[:, None, None]
     elif fault.since > 0:
         raise ValueError(
-            f"--fault …@t={fault.since:g}: {name} has no column t. Leave @t out, or add the column."
+            f"--fault …@t={fault.since:g}: {_named(path)} has no column t. Leave @t out, or add "
+            "the column."
         )
     covariance = recording.covariance * factor
     covariance[recording.assumed] = recording.covariance[recording.assumed]
     return replace(recording, covariance=covariance)
+
+
+def _named(path: Source) -> object:
+    return IN_MEMORY if isinstance(path, Mapping) else path
+
+
+def say_oddities(
+    path: Source,
+    recording: Recording,
+    options: argparse.Namespace,
+    oddities: Oddities,
+    tell: Callable[[str], None],
+) -> None:
+    """Says what looks wrong of a recording, a line each.
+
+    recording  without any Gaussians where each has a covariance
+    oddities   has seen all of them
+    """
+    angles = oddities.degrees(), _taken(recording, options), oddities.turned()
+    remarks = recording.converted, not_used(recording), *angles, _assumed(recording, options)
+    for words in filter(None, remarks):
+        tell(f"{_named(path)}: {words}")
 
 
 def _assumed(recording: Recording, options: argparse.Namespace) -> str | None:
@@ -159,27 +191,9 @@ def as_stated(recording: Recording, options: argparse.Namespace) -> Recording:
     return replace(recording, space=space, assumed=np.zeros_like(recording.assumed))
 
 
-def _degrees(recording: Recording) -> str | None:
-    """Says which angles cannot be radians; None if all may be."""
-    space, found = recording.space, []
-    for i, dimension in enumerate(space.dimensions):
-        if dimension.kind is not DimensionKind.ANGLE:
-            continue
-        values = np.abs(np.concatenate([recording.mean[:, i], recording.truth[:, i]]))
-        beyond = int(np.count_nonzero((values > 2 * math.pi) & np.isfinite(values)))
-        if beyond:
-            found.append(f"{dimension.name} ({beyond} values)")
-    if not found:
-        return None
-    return (
-        f"beyond ±2π, so hardly radians: {', '.join(found)}. Are they degrees? Multiply angles by "
-        "π/180, and variances of angles by its square."
-    )
-
-
 def _taken(recording: Recording, options: argparse.Namespace) -> str | None:
     """Says which dimensions are taken as angles for a name that may mean something else."""
-    angles = _angles(recording)
+    angles = angles_of(recording.space)
     found = [name for name in angles if name not in SURELY_ANGLES]
     if options.angles is not None or not found:
         return None
@@ -187,41 +201,6 @@ def _taken(recording: Recording, options: argparse.Namespace) -> str | None:
     return (
         f"taken as an angle in radians by its name, and left out of joint measures: "
         f"{', '.join(found)}. If it is none, give --angles {others}"
-    )
-
-
-def _angles(recording: Recording) -> list[str]:
-    dimensions = recording.space.dimensions
-    return [one.name for one in dimensions if one.kind is DimensionKind.ANGLE]
-
-
-def _turned(recording: Recording) -> str | None:
-    """Says in which dimensions errors of a whole turn betray an angle that is not named as one.
-
-    Values stay within a turn, some errors are near a whole turn, and hardly any a bit smaller.
-    """
-    found = []
-    for i, one in enumerate(recording.space.dimensions):
-        values = np.stack([recording.mean[:, i], recording.truth[:, i]])
-        values = values[:, np.isfinite(values).all(axis=0)]
-        if one.kind is not DimensionKind.LENGTH or not values.size:
-            continue
-        size = np.abs(values[1] - values[0])
-        for turn, period in (("2π", 2 * math.pi), ("360", 360.0)):
-            near = int(np.count_nonzero(size > 0.75 * period))
-            gap = int(np.count_nonzero((size > 0.625 * period) & (size <= 0.75 * period)))
-            enough = near >= max(2, _TURNED * size.size) and gap <= 0.05 * near
-            if enough and np.ptp(values) <= 1.25 * period:
-                found.append((one.name, f"{one.name}: {near:,} errors lie near ±{turn}", turn))
-    if not found:
-        return None
-    angles = ",".join([*_angles(recording), *(name for name, _, _ in found)])
-    degrees = any(turn == "360" for _, _, turn in found)
-    remedy = " and its variance by the square, and" if degrees else ""
-    return (
-        f"{'; '.join(words for _, words, _ in found)}: an angle? "
-        + (f"Multiply degrees by π/180{remedy} give" if degrees else "Give")
-        + f" --angles {angles}"
     )
 
 
@@ -243,21 +222,13 @@ def estimates_of(recording: Recording) -> Estimates:
     return Estimates(recording.mean, recording.covariance, diagonal, recording.score)
 
 
-def sound_rows(recording: Recording) -> BoolArray:
-    """(N,) rows with a finite mean and a positive definite covariance."""
-    factor = factorise(recording.covariance)
-    sound: BoolArray = np.isfinite(factor[-1, -1]) & np.isfinite(recording.mean).all(axis=1)
-    return sound
-
-
 def parts_of(recording: Recording, ranges: RangeBuckets | None) -> Parts:
     """Divides the rows of a recording; the stream of a row is its sequence.
 
     ranges  None: rows have no range
     """
-    n = recording.mean.shape[0]
     buckets: tuple[str, ...] = ("",)
-    bucket = np.zeros(n, np.int64)
+    bucket = all_of_one(recording.class_index.size)
     if ranges is not None:
         buckets = ranges.labels(recording.space)
         bucket = ranges.of(recording.space, recording.mean)
@@ -281,64 +252,6 @@ def chains_of(
     return slices + len(chains) * recording.assumed, (*chains, *without)
 
 
-@dataclass(frozen=True, slots=True)
-class Usable:
-    """Tells which of N rows have ground truth and can be fitted to and measured.
-
-    labelled  (N,) have ground truth
-    rows      (N,) are usable among them
-    refused   reason → numbers of the rows in the file that are refused, each row once
-    """
-
-    labelled: BoolArray
-    rows: BoolArray
-    refused: Mapping[str, IntArray]
-
-    @property
-    def n_refused(self) -> int:
-        """Counts the refused rows."""
-        return sum(rows.size for rows in self.refused.values())
-
-    @property
-    def share_refused(self) -> float:
-        """Gives the share of refused rows among those with ground truth."""
-        return self.n_refused / max(int(np.count_nonzero(self.labelled)), 1)
-
-    def told(self) -> str:
-        """Says how many rows are left out, and why, with the first rows of each reason."""
-        text = f"of {self.labelled.size} rows, {np.count_nonzero(~self.labelled)} have no truth"
-        if not self.refused:
-            return text
-        return f"{text} and {self.n_refused} are refused: {self.reasons()}"
-
-    def reasons(self) -> str:
-        """Says how many rows are refused for which reason, and which are the first of them."""
-        reasons = (
-            f"{rows.size} because {reason}: row {some_of(list(map(str, rows)), _FIRST_ROWS)}"
-            for reason, rows in self.refused.items()
-        )
-        return f"{'; '.join(reasons)} (rows count from 0)"
-
-    def remedy(self, recording: Recording) -> str:
-        """Says what to do where no row is usable."""
-        if self.labelled.any():
-            return "Correct these rows."
-        guess = offered(recording.names)
-        return (
-            f"Give {guess}."
-            if "gt_" in guess
-            else "Add columns gt_<dimension> (arrays: gt), or give the labels of another file by "
-            "--labels."
-        )
-
-    def as_json(self) -> dict[str, object]:
-        """Builds reason → count and first rows, for JSON."""
-        return {
-            reason: {"rows": rows.size, "first": rows[:_FIRST_ROWS].tolist()}
-            for reason, rows in self.refused.items()
-        }
-
-
 def ranges_of(space: Space, edges: tuple[float, ...] | None = None) -> RangeBuckets | None:
     """Makes the buckets of the range, by RANGE_EDGES unless others are given; None where the space
     has no position.
@@ -356,38 +269,6 @@ def ranges_by(space: Space, edges: tuple[float, ...] | None = None) -> RangeBuck
             f"read with {', '.join(space.names)}. Leave range out of --by."
         )
     return ranges
-
-
-def usable_truth(recording: Recording) -> Usable:
-    """Finds the rows with truth, those among them that are usable, and why others are not."""
-    labelled = np.asarray(np.isfinite(recording.truth).all(axis=1))
-    variance = np.diagonal(recording.covariance, axis1=1, axis2=2)
-    with np.errstate(invalid="ignore"):
-        faults = {
-            "a mean is not finite": ~np.isfinite(recording.mean),
-            f"a mean is beyond ±{_LARGEST:g}": np.abs(recording.mean) > _LARGEST,
-            f"a truth is beyond ±{_LARGEST:g}": np.abs(recording.truth) > _LARGEST,
-            f"a deviation is below {_SMALLEST_DEVIATION:g} or above {_LARGEST_DEVIATION:g}": (
-                ((variance > 0) & (variance < _SMALLEST_DEVIATION**2))
-                | ((variance > _LARGEST_DEVIATION**2) & np.isfinite(variance))
-            ),
-            "a variance or covariance is not finite": ~np.isfinite(recording.covariance).all(
-                axis=2
-            ),
-            "a variance is zero": variance == 0,
-            "a variance is negative": variance < 0,
-            "the covariance is not positive definite": ~sound_rows(recording)[:, None],
-        }
-    usable, refused = labelled.copy(), dict[str, IntArray]()
-    for reason, fault in faults.items():
-        found = np.flatnonzero(usable & fault.any(axis=1))
-        if found.size:
-            if fault.shape[1] > 1:
-                at = np.flatnonzero(fault[found].any(axis=0))
-                reason += f" ({', '.join(recording.space.names[i] for i in at)})"
-            refused[reason] = recording.row[found]
-            usable[found] = False
-    return Usable(labelled, usable, refused)
 
 
 def overlaps(recording: Recording, rows: BoolArray) -> FloatArray | None:
@@ -430,8 +311,7 @@ def numbered_tracks(
     track, sequence_index = recording.track, recording.sequence_index
     if track is None or sequence_index is None:
         return None
-    names, number = np.unique(track, return_inverse=True)
-    _, number = np.unique(sequence_index * names.size + number, return_inverse=True)
-    found: IntArray = number.astype(np.int64)
-    found[track == NO_TRACK] = -1
-    return found[rows]
+    number = numbered(track)
+    if not isinstance(recording, Recording) or len(recording.sequences) > 1:
+        number = numbered(sequence_index * (int(number.max()) + 1) + number)
+    return np.where(track == NO_TRACK, -1, number)[rows]

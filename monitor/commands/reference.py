@@ -19,8 +19,9 @@ import numpy as np
 
 from monitor.commands.apply import read_model, recalibrate_gaussians
 from monitor.commands.output import table, tell, working, write_output
-from monitor.commands.recordings import numbered_tracks, read_selected, usable_truth
+from monitor.commands.recordings import numbered_tracks, read_selected
 from monitor.commands.sending import sequences
+from monitor.commands.soundness import usable_truth
 from monitor.config import load
 from monitor.drift.charts import Origin, Stage
 from monitor.drift.evidence import DriftSettings

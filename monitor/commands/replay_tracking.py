@@ -17,7 +17,7 @@ from monitor.commands.output import finite, to_standard_error
 from monitor.commands.sending import RecordedSequence, TrackRecord
 from monitor.frames.space import DimensionKind, FloatArray
 from monitor.options.values import allow
-from monitor.store.track_labels import (
+from monitor.store.labels import (
     HOW_TO_INSTALL,
     Matched,
     NoMotmetrics,

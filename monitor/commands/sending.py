@@ -25,19 +25,20 @@ from typing import TypeAlias
 import numpy as np
 
 from monitor.commands.sidecar_client import Client, Conversation, SidecarFailed
+from monitor.frames.detections import IdArray
 from monitor.frames.frame import Header, TrackIds, TrackStatus
 from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.frames.status import TruthAccount
-from monitor.store.recordings import NO_TRACK, Recording
+from monitor.store.recordings import Recording
+from monitor.store.tables import NO_TRACK
 from monitor.tracking.quality import FrameTracks
 from monitor.wire.client_messages import (
     OutgoingFrame,
     decode_answer,
     decode_truth_answer,
-    encode_frame,
-    encode_truth,
-    refused,
-    was_shed,
+    encode_frames,
+    encode_truths,
+    refused_or_shed,
 )
 
 _START_SECONDS = 30.0
@@ -47,6 +48,9 @@ _TAIL_LINES = 10
 
 # Rows in a frame where the file does not say which rows belong together.
 ROWS_WITHOUT_FRAMES = 200
+
+# Rows whose frames are encoded at once: some megabytes.
+_BLOCK = 8192
 
 # Seconds between frames where the file has no times.
 PERIOD = 0.1
@@ -68,14 +72,17 @@ class Addresses:
 
 @dataclass(frozen=True, slots=True)
 class PlayedFrame:
-    """A frame with its truth.
+    """A frame with its truth, both encoded.
 
-    labels  how many detections have truth, told in the message `label`
-    ignore  (N,) which detections are neither true nor false
+    classes  of its detections, as positions in the header's names
+    labels   how many detections have truth, told in the message `label`
+    ignore   (N,) which detections are neither true nor false
     """
 
-    frame: OutgoingFrame
+    number: int
     time_s: float
+    message: bytes
+    classes: frozenset[int]
     labels: int
     label: bytes
     ignore: BoolArray
@@ -98,33 +105,84 @@ class RecordedSequence:
         return int(self.times.size)
 
     def play(self) -> Iterator[PlayedFrame]:
-        """Yields the frames in order."""
+        """Yields the frames in order. Many are encoded at once, which takes a third of the time."""
+        ends = np.searchsorted(self.frame_of_row, np.arange(self.frames), side="right")
+        first = 0
+        while first < self.frames:
+            begin = int(ends[first - 1]) if first else 0
+            last = int(np.searchsorted(ends, begin + _BLOCK, side="right"))
+            yield from self._encoded(first, ends[first : max(last, first + 1)] - begin, begin)
+            first = max(last, first + 1)
+
+    def _encoded(self, first: int, ends: IntArray, begin: int) -> Iterator[PlayedFrame]:
+        """Encodes consecutive frames.
+
+        ends   where each ends among their rows
+        begin  how many rows lie before them
+        """
         recording, track = self.recording, self.recording.track
-        ends = np.searchsorted(self.frame_of_row, np.arange(self.frames), side="right").tolist()
-        begin = 0
-        for number, (end, time_s) in enumerate(zip(ends, self.times.tolist(), strict=True)):
-            rows, begin = self.rows[begin:end], end
-            frame = OutgoingFrame(
-                frame_id=number,
-                stamp_ns=round(time_s * 1e9),
-                id=np.arange(rows.size, dtype=np.uint64),
-                class_index=recording.class_index[rows],
-                mean=recording.mean[rows],
-                covariance=_sent(recording, rows),
-                score=None if recording.score is None else recording.score[rows],
+        rows = self.rows[begin : begin + int(ends[-1])]
+        numbers = range(first, first + ends.size)
+        times = self.times[first : first + ends.size].tolist()
+        begins = np.append(0, ends[:-1])
+        ids = (np.arange(rows.size) - np.repeat(begins, ends - begins)).astype(np.uint64)
+        stamps = [round(time_s * 1e9) for time_s in times]
+        listed = ends.tolist()
+        if recording.assumed[rows].any():
+            # Frames differ in whether they have any covariance.
+            messages = [
+                encode_frames([number], [stamp], [end - at], self.sent(rows[at:end], ids[at:end]))[
+                    0
+                ]
+                for number, stamp, at, end in zip(
+                    numbers, stamps, begins.tolist(), listed, strict=True
+                )
+            ]
+        else:
+            messages = encode_frames(numbers, stamps, listed, self.sent(rows, ids))
+        labelled = np.flatnonzero(np.isfinite(recording.truth[rows, 0]))
+        true = rows[labelled]
+        # Different ids for different tracks, negative ones too.
+        objects = None
+        if track is not None:
+            objects = TrackIds(track[true].astype(np.uint64), track[true] != NO_TRACK)
+        label_ends = np.searchsorted(labelled, ends)
+        labels = encode_truths(
+            self.header.stream,
+            numbers,
+            label_ends.tolist(),
+            ids[labelled],
+            recording.truth[true],
+            objects,
+        )
+        counts = np.diff(label_ends, prepend=0).tolist()
+        ignore = np.zeros(rows.size, bool) if recording.ignore is None else recording.ignore[rows]
+        index = recording.class_index[rows]
+        one_class = len(recording.classes) == 1
+        for i, (at, end) in enumerate(zip(begins.tolist(), listed, strict=True)):
+            classes = index[at : min(end, at + 1)] if one_class else index[at:end]
+            yield PlayedFrame(
+                first + i,
+                times[i],
+                messages[i],
+                frozenset(classes.tolist()),
+                counts[i],
+                labels[i],
+                ignore[at:end],
             )
-            labelled = np.flatnonzero(np.isfinite(recording.truth[rows, 0]))
-            true = rows[labelled]
-            # Different ids for different tracks, negative ones too.
-            objects = None
-            if track is not None:
-                objects = TrackIds(track[true].astype(np.uint64), track[true] != NO_TRACK)
-            ids, truth = frame.id[labelled], recording.truth[true]
-            label = encode_truth(self.header.stream, number, ids, truth, objects=objects)
-            ignore = np.zeros(rows.size, bool)
-            if recording.ignore is not None:
-                ignore = recording.ignore[rows]
-            yield PlayedFrame(frame, time_s, ids.size, label, ignore)
+
+    def sent(self, rows: IntArray, ids: IdArray) -> OutgoingFrame:
+        """Gives what is sent of some rows, with ids (n,) of the detections."""
+        recording = self.recording
+        return OutgoingFrame(
+            frame_id=0,
+            stamp_ns=0,
+            id=ids,
+            class_index=recording.class_index[rows],
+            mean=recording.mean[rows],
+            covariance=_sent(recording, rows),
+            score=None if recording.score is None else recording.score[rows],
+        )
 
 
 def _sent(recording: Recording, rows: IntArray) -> FloatArray | None:
@@ -135,7 +193,8 @@ def _sent(recording: Recording, rows: IntArray) -> FloatArray | None:
     assumed = recording.assumed[rows]
     if assumed.all():
         return None
-    covariance = np.where(assumed[:, None, None], 0.0, recording.covariance[rows])
+    covariance = recording.covariance[rows]
+    covariance[assumed] = 0.0
     return np.einsum("nkk->nk", covariance) if recording.diagonal else covariance
 
 
@@ -400,12 +459,12 @@ class Playback:
                 self.tracks.append(TrackRecord(sequence, frames.track_dimensions))
                 streams[number] = _Stream(frames, self.tracks[-1])
             await self._send(at_s, streams[number], frame)
-            if frame.frame.frame_id == sequence.frames - 1:
+            if frame.number == sequence.frames - 1:
                 await streams.pop(number).frames.close()
         await self._asked.put(None)
 
     async def _send(self, at_s: float, stream: _Stream, played: PlayedFrame) -> None:
-        classes = set(played.frame.class_index.tolist())
+        classes = played.classes
         # The sidecar numbers slices in the order of arrival, over all streams: a frame with a class
         # that is new to its stream goes alone, so that the numbers are the same at every replay.
         alone = not classes <= stream.classes
@@ -413,7 +472,7 @@ class Playback:
             stream.classes |= classes
             await self._asked.join()
         await self._asked.put((at_s, stream, played))
-        await stream.frames.send(encode_frame(played.frame))
+        await stream.frames.send(played.message)
         if alone:
             await self._asked.join()
 
@@ -422,15 +481,15 @@ class Playback:
         while (one := await self._asked.get()) is not None:
             at_s, stream, played = one
             answer = await stream.frames.receive()
-            complaint = refused(answer)
+            complaint, shed = refused_or_shed(answer)
             if complaint is not None:
                 name = stream.tracks.sequence.header.stream
-                raise ValueError(f"frame {played.frame.frame_id} of {name}: {complaint}")
+                raise ValueError(f"frame {played.number} of {name}: {complaint}")
             stream.tracks.add(played, answer)
             self.frames += 1
             self.done(1)
-            self.shed += was_shed(answer)
-            self.detections += played.frame.id.size
+            self.shed += shed
+            self.detections += played.ignore.size
             self._waiting.append(one)
             await self._send_labels(labels, until_s=at_s - self.delay)
             self._asked.task_done()

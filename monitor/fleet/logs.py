@@ -17,17 +17,9 @@ import numpy as np
 from monitor.fleet.counting import NOBODY, Account, Detections, Objects
 from monitor.frames.space import IntArray, packed_covariances
 from monitor.statistics.clusters import ClusterArray
-from monitor.store.recordings import (
-    OBJECT,
-    Recording,
-    column_values,
-    frames_of,
-    read_columns,
-    read_recording,
-    seconds_of,
-    stamps_of,
-)
-from monitor.store.tables import AnyArray, Columns, RecordingError, coded
+from monitor.store.recordings import OBJECT, Recording, read_columns, read_recording
+from monitor.store.stored_arrays import AnyArray, column_values
+from monitor.store.tables import Columns, RecordingError, coded, frames_of, seconds_of, stamps_of
 
 # Columns of labels that are no dimensions.
 _FACTS = frozenset(

@@ -139,6 +139,8 @@ def evaluate(parser: argparse.ArgumentParser) -> None:
     text = "temperature: also measure class probabilities at each T from 0.1 to 10"
     parser.add_argument("--sweep", choices=("temperature",), help=text)
     parser.add_argument("--model", metavar="M", help="recalibrator to apply first, from fit")
+    text = "processor cores to use; digits are the same with any (default 1)"
+    add_value(parser, "--jobs", "N", text, number_of("jobs", 1024), 1)
     add_json(parser)
     add_value(parser, "--report", "F", "HTML file to write: verdict, figures, measures")
     # None until the file has been read, so that an option without effect can be refused.

@@ -186,6 +186,66 @@ def design_effect(
     return max(1.0, 1.0 + together / alone)
 
 
+def numbered(values: IntArray) -> IntArray:
+    """Numbers whole numbers (n,) from 0 on, without a gap, in their order."""
+    if values.size == 0:
+        return values
+    least, most = int(values.min()), int(values.max())
+    if most - least > 4 * values.size:
+        found: IntArray = np.unique(values, return_inverse=True)[1].reshape(-1)
+        return found
+    # A table of all numbers in between is faster than to sort them.
+    there = np.zeros(most - least + 1, bool)
+    there[values - least] = True
+    if least == 0 and there.all():
+        return values
+    return (np.cumsum(there) - 1)[values - least]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Clusters:
+    """Tells which of n rows belong together: those of a track; any other row stands alone.
+
+    number  (n,) of the cluster, from 0 on, without a gap; None: every row stands alone
+    rows    (C,) how many each has
+    """
+
+    number: IntArray | None
+    rows: FloatArray
+
+    @classmethod
+    def of(cls, n: int, track: IntArray | None) -> Clusters:
+        """Makes them of numbers of tracks (n,), below 0 where a row has none."""
+        if track is None or not (track >= 0).any():
+            return cls(None, np.ones(n))
+        if (track < 0).any():
+            track = np.where(track < 0, track.max() + 1 + np.arange(n), track)
+        number = numbered(track)
+        return cls(number, np.bincount(number).astype(np.float64))
+
+    def sums(self, values: FloatArray) -> FloatArray:
+        """Adds up values (n,) by cluster, (C,)."""
+        if self.number is None:
+            return values
+        return np.bincount(self.number, values, self.rows.size).astype(np.float64, copy=False)
+
+
+def effect_by_clusters(x: FloatArray, clusters: Clusters) -> float:
+    """Gives the design effect of rows of one axis, at least 1; see design_effect_of_rows.
+
+    x  (n,) NEES over its degrees of freedom
+    """
+    if clusters.number is None:
+        return 1.0
+    centred = np.minimum(x, LARGEST)
+    centred -= centred.mean()
+    alone = float(centred @ centred)
+    if not alone > 0:
+        return 1.0
+    # Rows of a cluster of their own change nothing.
+    return max(1.0, float(np.square(clusters.sums(centred)).sum()) / alone)
+
+
 def design_effect_of_rows(nees: FloatArray, degrees: FloatArray, track: IntArray) -> FloatArray:
     """How many correlated rows are worth one independent row, at least 1; of each axis, (A,).
 
@@ -197,18 +257,9 @@ def design_effect_of_rows(nees: FloatArray, degrees: FloatArray, track: IntArray
     track          (N,) number of the cluster; every row below 0 is one of its own
     source         Kish 1965, section 8.2
     """
-    x = np.minimum(nees / degrees, LARGEST)
-    centred = x - x.mean(axis=0)
-    alone = (centred * centred).sum(axis=0)
-    tracked = track >= 0
-    _, index = np.unique(track[tracked], return_inverse=True)
-    together = [
-        float(np.square(np.bincount(index, column)).sum() - column @ column)
-        for column in centred[tracked].T
-    ]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        effect: FloatArray = np.where(alone > 0, 1.0 + np.array(together) / alone, 1.0)
-    return np.maximum(effect, 1.0)
+    clusters = Clusters.of(track.size, track)
+    each = zip(nees.T, degrees.tolist(), strict=True)
+    return np.array([effect_by_clusters(column / k, clusters) for column, k in each])
 
 
 def cluster_id(parts: tuple[IntArray | ClusterArray | int, ...]) -> ClusterArray:

@@ -2,7 +2,8 @@
 
 For recorded files, where every row is at hand: reliability bins of equal count, of equal width,
 or between frozen edges are cut from rows. The live engine keeps micro-bins instead, and shares
-only the measures.
+only the measures. Rows are sorted once along each axis; all sums over them are then made in one
+pass, in an order that depends on nothing but the rows.
 
 A detection may have distributions that are no Gaussians. Likelihood, coverage and quantiles are
 then the distribution's own; what asks for a variance, and what a tracker sees of a detection,
@@ -11,18 +12,20 @@ stays with the Gaussian that is forwarded of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from itertools import pairwise
+from typing import Any, Literal, Protocol, TypeVar, cast
 
 import numpy as np
 from scipy.special import ndtri
 
-from monitor.frames.cholesky import add_up, factorise, log_determinant, positive_definite, whiten
+from monitor.frames.cholesky import add_up, factorise, log_determinant, positive_definite
 from monitor.frames.space import BoolArray, FloatArray, IntArray, Space
 from monitor.statistics import measures
-from monitor.statistics.clusters import design_effect_of_rows
+from monitor.statistics.clusters import Clusters, effect_by_clusters
 from monitor.statistics.measures import (
     TAU,
     BinSums,
@@ -33,11 +36,29 @@ from monitor.statistics.measures import (
     Marginals,
     ReliabilityBins,
 )
-from monitor.statistics.observations import axis_degrees, joint_unit
-from monitor.statistics.sparsification import ErrorRanking, rank_twice
-from monitor.statistics.verdicts import mean_interval, numbered_tracks
+from monitor.statistics.observations import joint_unit
+from monitor.statistics.row_columns import (
+    PORTION,
+    Levels,
+    RowColumns,
+    RowReducer,
+    portions,
+    sorted_by,
+)
+from monitor.statistics.sparsification import ErrorRanking, Ranked, rank_twice
+from monitor.statistics.verdicts import mean_interval, median_ratio
 
 BinningKind = Literal["equal-count", "equal-width", "frozen"]
+
+T = TypeVar("T")
+S = TypeVar("S")
+
+
+class Each(Protocol):
+    """Applies a function to values, in their order, as map does."""
+
+    def __call__(self, work: Callable[[S], T], values: Iterable[S], /) -> Iterable[T]: ...
+
 
 # Rows looked at together: their quantiles at 60 levels and 8 dimensions are 16 MB.
 _CHUNK = 4096
@@ -111,33 +132,6 @@ def _of_variances(variance: FloatArray) -> FloatArray:
     return deviation
 
 
-def bins_equal_count(rows: BinSums, bins: int) -> ReliabilityBins:
-    """Adds up rows in bins of equal count along the axis; the first ones hold a row more.
-
-    Rows of equal axis keep their order, and may fall on both sides of an edge.
-    With fewer rows than bins every row is a bin of its own. Edges are the
-    lowest and highest axis value in the bin.
-
-    source   Levi et al. 2019, section 3
-    """
-    order = np.argsort(rows.lower, kind="stable")
-    parts = np.array_split(order, min(bins, order.size)) if order.size else []
-
-    def total(values: FloatArray) -> FloatArray:
-        return np.array([values[part].sum() for part in parts])
-
-    counts = [rows.within[part].sum(axis=0) for part in parts]
-    return ReliabilityBins(
-        lower=np.array([rows.lower[part[0]] for part in parts]),
-        upper=np.array([rows.upper[part[-1]] for part in parts]),
-        n=np.array([part.size for part in parts], np.int64),
-        variance=total(rows.variance),
-        squared_error=total(rows.squared_error),
-        nees=total(rows.nees),
-        within=np.array(counts, np.int64).reshape(-1, rows.within.shape[1]),
-    )
-
-
 @dataclass(frozen=True, eq=False, slots=True)
 class BinCut:
     """A way to cut the axes into bins.
@@ -157,40 +151,145 @@ class BinCut:
     def between_edges(
         self, i: int, rows: BinSums, axis: FloatArray
     ) -> tuple[ReliabilityBins, ReliabilityBins]:
-        """Cuts rows into the bins of ENCE and QCE and those of UCE, unless they are of equal count.
-
-        UCE has bins of equal width over σ², with the ends squared; frozen ones are shared.
+        """Adds up micro-bins in the bins of ENCE and QCE and those of UCE, not of equal count.
 
         i     the dimension, K or −1 for the joint axis
-        rows  at least one row, or micro-bin
+        rows  at least one micro-bin
         axis  (M,) σ, or σ_G, of each
         """
-        if self.frozen is not None:
-            bins = measures.bins_between(rows, axis, self.frozen[i])
-            return bins, bins
-        squares = None if self.ends is None else (self.ends[0] ** 2, self.ends[1] ** 2)
         variance = rows.variance / rows.n
-        return self._equal_width(rows, axis, self.ends), self._equal_width(rows, variance, squares)
+        edges = self.edges(i, float(axis.min()), float(axis.max()))
+        squares = self.square_edges(float(variance.min()), float(variance.max()))
+        bins = measures.bins_between(rows, axis, edges)
+        return bins, bins if squares is None else measures.bins_between(rows, variance, squares)
 
-    def _equal_width(
-        self, rows: BinSums, axis: FloatArray, ends: tuple[float, float] | None
-    ) -> ReliabilityBins:
-        lower, upper = ends or (float(axis.min()), float(axis.max()))
+    def edges(self, i: int, lowest: float, highest: float) -> FloatArray:
+        """Lists the edges over σ of axis i, whose values lie between these; not of equal count."""
+        if self.frozen is not None:
+            return self.frozen[i]
+        return self._equal_width(*(self.ends or (lowest, highest)))
+
+    def square_edges(self, lowest: float, highest: float) -> FloatArray | None:
+        """Lists the edges of UCE over σ², with the ends squared; None where it shares the bins."""
+        if self.frozen is not None:
+            return None
+        if self.ends is not None:
+            lowest, highest = self.ends[0] ** 2, self.ends[1] ** 2
+        return self._equal_width(lowest, highest)
+
+    def _equal_width(self, lowest: float, highest: float) -> FloatArray:
         # A constant axis is one bin.
-        edges = np.linspace(lower, upper, (1 if lower == upper else self.count) + 1)
-        return measures.bins_between(rows, axis, edges)
+        return np.linspace(lowest, highest, (1 if lowest == highest else self.count) + 1)
 
 
 # 20 bins of equal count.
 EQUAL_COUNT = BinCut()
 
 
-def _cut(cut: BinCut, i: int, rows: BinSums) -> tuple[ReliabilityBins, ReliabilityBins]:
-    """Cuts rows along axis i into the bins of ENCE and QCE, and those of UCE."""
-    if cut.kind != "equal-count":
-        return cut.between_edges(i, rows, rows.lower)
-    bins = bins_equal_count(rows, cut.count)
-    return bins, bins
+class Pieces:
+    """Sums over rows that are sorted along an axis, in pieces that its bins are put together from.
+
+    Bins are closed on the left, the last one on both sides, unless they are of equal count: these
+    are cut wherever the count is reached, the first ones with a row more (Levi et al. 2019,
+    section 3), and their edges are the lowest and highest deviation in them.
+    """
+
+    def __init__(
+        self, cut: BinCut, i: int, deviation: FloatArray, variance: FloatArray, levels: int
+    ) -> None:
+        """Takes σ and σ² of axis i, (n,), ascending, at least one; and the number of levels τ."""
+        n = deviation.size
+        self._uce: _Bounds | None = None
+        if cut.kind == "equal-count":
+            bins = np.arange(min(cut.count, n) + 1)
+            at = bins * (n // bins[-1]) + np.minimum(bins, n % bins[-1])
+            self._bounds = _Bounds(at, deviation[at[:-1]], deviation[at[1:] - 1])
+        else:
+            self._bounds = _between(
+                deviation, cut.edges(i, float(deviation[0]), float(deviation[-1]))
+            )
+            squares = cut.square_edges(float(variance[0]), float(variance[-1]))
+            self._uce = None if squares is None else _between(variance, squares)
+        places = np.append(np.arange(0, n, PORTION), n)
+        bounds = [one.at for one in (self._bounds, self._uce) if one is not None]
+        self._starts = np.unique(np.concatenate((places, *bounds)))
+        self._portions = np.searchsorted(self._starts, places).tolist()
+        self._sums = np.zeros((3, self._starts.size - 1))
+        self._within = np.zeros((self._starts.size - 1, levels), np.int64)
+        self._filled = 0
+
+    def portions(self) -> Iterator[tuple[slice, IntArray]]:
+        """Yields rows to be worked on together, and where in them pieces begin."""
+        for first, last in pairwise(self._portions):
+            starts = self._starts[first:last]
+            yield slice(int(starts[0]), int(self._starts[last])), starts - starts[0]
+
+    def add(self, starts: IntArray, columns: Sequence[FloatArray], within: IntArray) -> None:
+        """Adds up the next portion.
+
+        columns  variance, squared error and NEES of its rows
+        within   (pieces, T) how many rows of each are within the levels
+        """
+        end = self._filled + starts.size
+        for row, column in zip(self._sums, columns, strict=True):
+            np.add.reduceat(column, starts, out=row[self._filled : end])
+        self._within[self._filled : end] = within
+        self._filled = end
+
+    def totals(self) -> list[float]:
+        """Gives Σ variance, squared error and NEES of all rows."""
+        found: list[float] = self._sums.sum(axis=1).tolist()
+        return found
+
+    def within(self) -> IntArray:
+        """Counts all rows within the levels, (T,)."""
+        found: IntArray = self._within.sum(axis=0)
+        return found
+
+    def bins(self) -> ReliabilityBins:
+        """Gives the bins of ENCE and QCE."""
+        return self._of(self._bounds)
+
+    def uce_bins(self) -> ReliabilityBins:
+        """Gives the bins of UCE."""
+        return self._of(self._uce or self._bounds)
+
+    def _of(self, bounds: _Bounds) -> ReliabilityBins:
+        n, places = np.diff(bounds.at), np.searchsorted(self._starts, bounds.at)
+        held = np.flatnonzero(n)
+        sums, within = np.zeros((3, n.size)), np.zeros((n.size, self._within.shape[1]), np.int64)
+        if held.size:
+            first, end = places[held], places[-1]
+            sums[:, held] = np.add.reduceat(self._sums[:, :end], first, axis=1)
+            within[held] = np.add.reduceat(self._within[:end], first, axis=0)
+        variance, squared_error, nees = sums
+        return ReliabilityBins(
+            lower=bounds.lower,
+            upper=bounds.upper,
+            n=n,
+            variance=variance,
+            squared_error=squared_error,
+            nees=nees,
+            within=within,
+            below=int(bounds.at[0]),
+            above=int(self._starts[-1] - bounds.at[-1]),
+        )
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Bounds:
+    """Where B bins begin among sorted rows, and the last one ends, (B + 1,); and their edges."""
+
+    at: IntArray
+    lower: FloatArray
+    upper: FloatArray
+
+
+def _between(values: FloatArray, edges: FloatArray) -> _Bounds:
+    """Finds where bins between edges (B + 1,) begin among ascending values."""
+    at = np.searchsorted(values, edges)
+    at[-1] = np.searchsorted(values, edges[-1], side="right")
+    return _Bounds(at, edges[:-1], edges[1:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,149 +379,197 @@ def evaluate_rows(
     done         is told, as the work goes on, of how many further rows are measured
     raises       EvaluationError when no row is left
     """
-    labelled = np.isfinite(truth).all(axis=1)
-    order = np.array(space.order)
-    factor = factorise(covariance[labelled][:, order[:, None], order])
-    # A bad covariance is NaN from its first bad pivot on.
-    usable = positive_definite(factor) & np.isfinite(mean[labelled]).all(axis=1)
-    kept = np.flatnonzero(labelled)[usable]
-    if kept.size == 0:
+    labelled = np.flatnonzero(np.isfinite(truth).all(axis=1))
+    reducer, kept = RowReducer(space, labelled.size), []
+    for part in portions(labelled.size):
+        rows = labelled[part]
+        kept.append(rows[reducer.add(mean[rows], covariance[rows], truth[rows])])
+    rows = np.concatenate([*kept, labelled[:0]])
+    if rows.size == 0:
         raise EvaluationError(
-            f"nothing to evaluate: of {truth.shape[0]} rows, {np.count_nonzero(~labelled)} have "
-            f"no truth and {np.count_nonzero(~usable)} have a mean that is not finite or a "
+            f"nothing to evaluate: of {truth.shape[0]} rows, {truth.shape[0] - labelled.size} have "
+            f"no truth and {labelled.size} have a mean that is not finite or a "
             "covariance that is not positive definite. Select rows with ground truth."
         )
-    factor = factor[:, :, usable]
-    error = space.error(truth[kept], mean[kept])
-    variance = np.diagonal(covariance, axis1=1, axis2=2)[kept]
-    k = len(space.joint)
-    nees = np.empty((kept.size, space.k + 1))
-    nees[:, :-1] = error * error / variance
-    nees[:, -1] = np.square(whiten(factor, error[:, order])[:k]).sum(axis=0)
-    track = None if cluster is None else cluster[kept]
-    effect = np.ones(space.k + 1)
-    if track is not None:
-        effect = design_effect_of_rows(nees, axis_degrees(space), track)
-    ranking = _rankings(space, error, variance, joint_deviation(factor, k))
-    joint = _joint(cut, k, factor, nees[:, -1], tau, effect[-1], ranking[-1])
-    share = kept.size / (space.k + 1)
-    done(share)
-    within = nees[:, :-1, None] <= measures.chi_square_quantiles(tau, 1)
-    own: list[dict[str, Any]] = [{} for _ in space.names]
+    found = evaluate_columns(
+        reducer.columns(),
+        tau=tau,
+        cut=cut,
+        track=None if cluster is None else cluster[rows],
+        shaped=None if shaped is None else (shaped, rows),
+        done=done,
+    )
+    missing = truth.shape[0] - labelled.size
+    return replace(found, without_truth=missing, refused=labelled.size - rows.size)
+
+
+def evaluate_columns(
+    columns: RowColumns,
+    *,
+    tau: FloatArray = TAU,
+    cut: BinCut = EQUAL_COUNT,
+    rows: IntArray | None = None,
+    track: IntArray | None = None,
+    clusters: Clusters | None = None,
+    shaped: tuple[OwnDistributions, IntArray] | None = None,
+    each: Each = map,
+    done: Callable[[float], object] = lambda rows: None,
+) -> Evaluation:
+    """Measures rows that were reduced to columns, at least one; the rest as in evaluate_rows.
+
+    rows      numbers of the rows to measure, n of them; None: all
+    track     (n,) of these rows
+    clusters  of these tracks; None: they are made here
+    shaped    distributions, and which of them (n,) the rows have
+    each      works on axes one by one, or several at a time: with equal digits
+    """
+    space, n = columns.space, columns.n if rows is None else rows.size
+    clusters = Clusters.of(n, track) if clusters is None else clusters
+    within, own = None, [dict[str, Any]() for _ in space.names]
     if shaped is not None:
-        within, own = own_measures(shaped, kept, tau)
+        within, own = own_measures(*shaped, tau)
+
+    def measured(i: int) -> DimensionMeasures | JointMeasures:
+        if i == space.k:
+            axis: DimensionMeasures | JointMeasures = _joint(columns, rows, cut, tau, clusters)
+        else:
+            ours = None if within is None else within[:, i]
+            axis = replace(_dimension(columns, rows, i, cut, tau, clusters, ours), **own[i])
+        done(n / (space.k + 1))
+        return axis
+
+    *dimensions, joint = each(measured, range(space.k + 1))
+    if shaped is not None:
         # The dimensions are taken as independent. Which region of several holds τ is not defined
         # for them (Küppers et al. 2022 give it for Gaussians); NEES is the Gaussian's.
         nll, undefined = [own[i]["nll"] for i in space.joint], np.full_like(tau, np.nan)
         joint = replace(
             joint, nll=float(np.sum(nll)), qce_by_tau=undefined, coverage_by_tau=undefined
         )
-    number, _ = numbered_tracks(kept.size, track)
-    dimensions = {}
-    for i, name in enumerate(space.names):
-        column = variance[:, i], error[:, i], nees[:, i], within[:, i]
-        gaussian = _dimension(cut, i, *column, tau, effect[i], number, ranking[i])
-        dimensions[name] = replace(gaussian, **own[i])
-        done(share)
-    return Evaluation(
-        rows=kept.size,
-        without_truth=int(np.count_nonzero(~labelled)),
-        refused=int(np.count_nonzero(~usable)),
-        tau=tau,
-        dimensions=dimensions,
-        joint=joint,
-        tracks=None if track is None else int(np.unique(track[track >= 0]).size),
-    )
-
-
-def _rankings(
-    space: Space, error: FloatArray, variance: FloatArray, joint_deviation: FloatArray
-) -> list[ErrorRanking]:
-    """Ranks the errors of n rows by deviation; rows of equal deviation are ties.
-
-    error, variance  (n, K)
-    joint_deviation  (n,) σ_G
-    returns          of each dimension, then of the joint block
-    """
-    squares = np.square(error)
-    joint = squares[:, list(space.joint)].sum(axis=1)
-    axes = [*zip(np.sqrt(variance).T, squares.T, strict=True), (joint_deviation, joint)]
-    found = [ErrorRanking(partial(rank_twice, *axis)) for axis in axes]
-    # Errors of several units do not add up.
-    return found if joint_unit(space) is not None else [*found[:-1], ErrorRanking(None)]
-
-
-def _median_ratio(nees: FloatArray, k: int) -> float:
-    return float(np.median(nees) / measures.chi_square_quantiles(np.array([0.5]), k)[0])
+    tracks = None if track is None else 0
+    if track is not None and clusters.number is not None:
+        tracks = clusters.rows.size - int(np.count_nonzero(track < 0))
+    named = dict(zip(space.names, cast(list[DimensionMeasures], dimensions), strict=True))
+    return Evaluation(n, tau, named, cast(JointMeasures, joint), tracks=tracks)
 
 
 def _dimension(
-    cut: BinCut,
+    columns: RowColumns,
+    rows: IntArray | None,
     i: int,
-    variance: FloatArray,
-    error: FloatArray,
-    nees: FloatArray,
-    within: BoolArray,
+    cut: BinCut,
     tau: FloatArray,
-    effect: float,
-    number: IntArray,
-    ranking: ErrorRanking,
+    clusters: Clusters,
+    own_within: BoolArray | None,
 ) -> DimensionMeasures:
-    n = error.size
-    sigma = np.sqrt(variance)
-    squared_error = error * error
-    ones = np.ones(n, np.int64)
-    bins = _cut(cut, i, BinSums(sigma, sigma, ones, variance, squared_error, nees, within))
-    kurtosis = float(measures.kurtosis(n, nees.sum(keepdims=True), (nees @ nees)[None])[0])
-    # Pinball loss ρ_τ(d) = max(τ d, (τ − 1) d), d = truth − (mean + σ Φ⁻¹(τ)).
-    quantiles = ndtri(tau)
-    d = error[:, None] - sigma[:, None] * quantiles
+    """Measures one dimension; own_within (n, T) takes the place of NEES ≤ χ²(τ)."""
+    variance, error = columns.axis(i, rows)
+    n, mean = error.size, float(error.mean())
+    bias_interval = mean_interval(error, clusters)
+    nees = np.square(error)
+    nees /= variance
+    effect = effect_by_clusters(nees, clusters)
+    typical = median_ratio(nees, 1)
+    del nees
+    order, variance = sorted_by(variance)
+    error = error[order]
+    held = None if own_within is None else own_within[order]
+    del order
+    pieces = Pieces(cut, i, np.sqrt(variance), variance, tau.size)
+    levels, central = Levels(ndtri(tau)), Levels(measures.chi_square_quantiles(tau, 1))
+    middle = math.sqrt(variance[n // 2])
+    # Σ of log σ², CRPS, σ − middle, its square, z⁴; and of the rows between two levels of z.
+    sums, between = [], []
+    for part, place in pieces.portions():
+        v, e = variance[part], error[part]
+        sigma, square = np.sqrt(v), e * e
+        z, nees = e / sigma, square / v
+        if held is None:
+            within = central.counts(nees, place)
+        else:
+            within = np.add.reduceat(held[part], place, axis=0, dtype=np.int64)
+        pieces.add(place, (v, square, nees), within)
+        crps, off = sigma * measures.normal_crps(z), sigma - middle
+        sums.append((np.log(v).sum(), crps.sum(), off.sum(), off @ off, nees @ nees))
+        between.append(levels.sums(z, e, sigma))
+    bins, uce_bins = pieces.bins(), pieces.uce_bins()
+    total_variance, total_square, total_nees = pieces.totals()
+    log_variance, crps, off, off_square, fourth = np.sum(sums, axis=0).tolist()
+    below, of_error, of_sigma = np.sum(between, axis=0)
+    mean_sigma = middle + off / n
+    kurtosis = float(measures.kurtosis(n, np.array([total_nees]), np.array([fourth]))[0])
+    # Pinball loss ρ_τ(d) = max(τ d, (τ − 1) d), d = truth − (mean + σ Φ⁻¹(τ)): d > 0 where z does
+    # not lie below the level.
+    quantile = ndtri(tau)
+    d_below = of_error[0] - quantile * of_sigma[0]
+    d_above = of_error[1] - quantile * of_sigma[1]
+    spread = max(off_square - off * off / n, 0.0)
     return DimensionMeasures(
-        **measures.binned_measures(bins, cut.fewest_rows, tau, n, kurtosis, effect),
-        nll=float(np.mean(0.5 * (np.log(2 * np.pi * variance) + nees))),
-        c_v=float(np.std(sigma, ddof=1) / sigma.mean()) if n > 1 else float("nan"),
-        nees_mean=float(nees.mean()),
-        nees_median_ratio=_median_ratio(nees, 1),
-        mean_sigma=float(sigma.mean()),
-        mean_variance=float(variance.mean()),
-        mean_squared_error=float(squared_error.mean()),
-        bias=float(error.mean()),
-        bias_interval=mean_interval(error, number),
-        crps=float(np.mean(sigma * measures.normal_crps(error / sigma))),
-        pinball_by_tau=np.maximum(tau * d, (tau - 1) * d).mean(axis=0),
-        coverage_by_tau=within.mean(axis=0),
-        coverage_one_sided_by_tau=((error / sigma)[:, None] <= quantiles).mean(axis=0),
-        ranking=ranking,
+        **measures.binned_measures((bins, uce_bins), cut.fewest_rows, tau, n, kurtosis, effect),
+        nll=0.5 * (math.log(2 * math.pi) + (log_variance + total_nees) / n),
+        c_v=math.sqrt(spread / (n - 1)) / mean_sigma if n > 1 else math.nan,
+        nees_mean=total_nees / n,
+        nees_median_ratio=typical,
+        mean_sigma=mean_sigma,
+        mean_variance=total_variance / n,
+        mean_squared_error=total_square / n,
+        bias=mean,
+        bias_interval=bias_interval,
+        crps=crps / n,
+        pinball_by_tau=(tau * d_above - (1 - tau) * d_below) / n,
+        coverage_by_tau=pieces.within() / n,
+        coverage_one_sided_by_tau=below[0] / n,
+        ranking=ErrorRanking(partial(_ranked, columns, rows, i)),
     )
 
 
 def _joint(
-    cut: BinCut,
-    k: int,
-    factor: FloatArray,
-    nees: FloatArray,
-    tau: FloatArray,
-    effect: float,
-    ranking: ErrorRanking,
+    columns: RowColumns, rows: IntArray | None, cut: BinCut, tau: FloatArray, clusters: Clusters
 ) -> JointMeasures:
-    """Measures of the leading k dimensions of factors in the order Space.order."""
-    log_det = log_determinant(factor, k)
-    within = nees[:, None] <= measures.chi_square_quantiles(tau, k)
-    deviation = joint_deviation(factor, k)
-    ones, none = np.ones(nees.size, np.int64), np.zeros_like(nees)
-    rows = BinSums(deviation, deviation, ones, deviation**2, none, nees, within)
-    bins, _ = _cut(cut, -1, rows)
+    """Measures the joint block."""
+    space, k = columns.space, len(columns.space.joint)
+    deviation, nees = columns.axis(space.k, rows)
+    n = nees.size
+    effect = effect_by_clusters(nees / k, clusters)
+    log_det = columns.log_det if rows is None else columns.log_det[rows]
+    nll = 0.5 * (k * math.log(2 * math.pi) + float(log_det.mean()) + float(nees.mean()))
+    typical = median_ratio(nees.copy(), k)
+    order, deviation = sorted_by(deviation)
+    nees = nees[order]
+    del order
+    square = np.square(deviation)
+    pieces = Pieces(cut, -1, deviation, square, tau.size)
+    levels = Levels(measures.chi_square_quantiles(tau, k))
+    none = np.zeros(PORTION)
+    for part, place in pieces.portions():
+        part_nees = nees[part]
+        within = levels.counts(part_nees, place)
+        pieces.add(place, (square[part], none[: part_nees.size], part_nees), within)
+    bins = pieces.bins()
+    together = joint_unit(space) is not None
     return JointMeasures(
         k=k,
-        n=nees.size,
-        n_eff=nees.size / effect,
-        nll=float(np.mean(0.5 * (k * np.log(2 * np.pi) + log_det + nees))),
-        nees_mean=float(nees.mean()),
-        nees_median_ratio=_median_ratio(nees, k),
+        n=n,
+        n_eff=n / effect,
+        nll=nll,
+        nees_mean=pieces.totals()[2] / n,
+        nees_median_ratio=typical,
         tau=tau,
         qce_by_tau=measures.qce_by_tau(bins.with_rows(cut.fewest_rows), tau),
-        coverage_by_tau=within.mean(axis=0),
-        deviation=(float(deviation.min()), float(deviation.max()), float(deviation.mean())),
+        coverage_by_tau=pieces.within() / n,
+        deviation=(float(deviation[0]), float(deviation[-1]), float(deviation.mean())),
         bins=bins,
-        ranking=ranking,
+        # Errors of several units do not add up.
+        ranking=ErrorRanking(partial(_ranked, columns, rows, space.k) if together else None),
     )
+
+
+def _ranked(columns: RowColumns, rows: IntArray | None, i: int) -> Ranked:
+    """Ranks squared errors of dimension i by σ, or of the joint block by σ_G."""
+    spread, error = columns.axis(i, rows)
+    if i < columns.space.k:
+        return rank_twice(np.sqrt(spread), np.square(error))
+    total = np.zeros(spread.size)
+    for j in columns.space.joint:
+        total += np.square(columns.axis(j, rows)[1])
+    return rank_twice(spread, total)

@@ -58,6 +58,18 @@ def rank_rows(
     least        size below which the uncertainty is rounded as if it had this size
     """
     order = np.lexsort((uncertainty, segment))
+    return _grouped(order, uncertainty, errors, segment, segments, least)
+
+
+def _grouped(
+    order: IntArray,
+    uncertainty: FloatArray,
+    errors: FloatArray,
+    segment: IntArray,
+    segments: int,
+    least: float,
+) -> Ranked:
+    """Groups rows whose order is known, by segment and in it by uncertainty."""
     segment, uncertainty = segment[order], uncertainty[order]
     apart = np.diff(uncertainty) > _ROUNDING * np.maximum(np.abs(uncertainty[1:]), least)
     first = np.append(True, (np.diff(segment) != 0) | apart)[: order.size]
@@ -99,7 +111,10 @@ def areas(ranked: Ranked) -> FloatArray:
     rows, sums = np.cumsum(ranked.n), np.cumsum(ranked.error, axis=0)
     kept = rows - (rows - ranked.n)[start]
     within = sums - (sums - ranked.error)[start]
-    step = (digamma(kept + 1) - digamma(kept - ranked.n + 1))[:, None]
+    harmonic = 1.0 / kept
+    tied = np.flatnonzero(ranked.n > 1)
+    harmonic[tied] = digamma(kept[tied] + 1) - digamma((kept - ranked.n)[tied] + 1)
+    step = harmonic[:, None]
     # Keeping r of a group's rows leaves R − (rows kept − r) e, so with H the harmonic numbers
     # Σ_r of its mean is n e + (R − kept · e) (H(kept) − H(kept − n)).
     mean = ranked.error / ranked.n[:, None]
@@ -128,8 +143,11 @@ def rank_twice(uncertainty: FloatArray, error: FloatArray) -> Ranked:
 
     uncertainty, error  (N,)
     """
-    by = np.repeat([0, 1], error.size)
-    return rank_rows(np.append(uncertainty, error), np.tile(error, 2)[:, None], by, 2)
+    n = error.size
+    # One sort each is a fifth of the time of one by two keys.
+    order = np.concatenate((np.argsort(uncertainty), n + np.argsort(error)))
+    both, by = np.append(uncertainty, error), np.repeat([0, 1], n)
+    return _grouped(order, both, np.tile(error, 2)[:, None], by, 2, 0.0)
 
 
 # Shares of rejected rows of the rejection curve, in twentieths.

@@ -16,7 +16,7 @@ from scipy.special import expit, stdtrit
 
 from monitor.frames.space import FloatArray, IntArray, Space
 from monitor.frames.words import Finding
-from monitor.statistics.clusters import design_effect_of_rows
+from monitor.statistics.clusters import Clusters, effect_by_clusters
 from monitor.statistics.measures import Evaluation, chi_square_quantiles
 
 # Tracks below which the interval does not hold what it promises. In simulated drives with errors of
@@ -296,12 +296,10 @@ def class_verdict(
 
 def numbered_tracks(rows: int, track: IntArray | None) -> tuple[IntArray, int | None]:
     """Numbers the clusters of rows (n,), and counts the tracks; None if no row names its track."""
-    if track is None or not (track >= 0).any():
+    clusters = Clusters.of(rows, track)
+    if clusters.number is None:
         return np.arange(rows), None
-    # A row without a track stands alone.
-    alone = track.max() + 1 + np.arange(rows)
-    _, cluster = np.unique(np.where(track < 0, alone, track), return_inverse=True)
-    return cluster, int(cluster.max()) + 1
+    return clusters.number, clusters.rows.size
 
 
 def _enough(rows: int, tracks: int | None) -> bool:
@@ -334,37 +332,79 @@ def verdicts(
     label            (n,) number of the label that the truth is from: all rows of a label are worth
                      one at most; None: each has its own
     """
-    most = error.shape[0] if label is None else np.unique(label).size
-    squares = error * error / variance
-    cluster, tracks = numbered_tracks(error.shape[0], track)
-    effect = np.ones(len(names))
-    if tracks is not None and track is not None:
-        effect = design_effect_of_rows(squares, np.ones(len(names)), track)
-    median = chi_square_quantiles(np.array([0.5]), 1)[0]
+    clusters, most = Clusters.of(error.shape[0], track), labels_of(error.shape[0], label)
     found = []
     for i, name in enumerate(names):
-        lower, upper = ratio_interval(squares[:, i], cluster)
-        rejected, square = most_uncertain(variance[:, i]), np.square(error[:, i])
+        nees = np.square(error[:, i]) / variance[:, i]
+        effect = effect_by_clusters(nees, clusters)
         found.append(
-            Verdict(
-                group=group,
-                dimension=name,
-                unit=units[i],
-                rows=error.shape[0],
-                tracks=tracks,
-                worth=min(error.shape[0] / float(effect[i]), most),
-                factor=math.sqrt(squares[:, i].mean()),
-                interval=(math.sqrt(lower), math.sqrt(upper)),
-                typical=math.sqrt(np.median(squares[:, i]) / median),
-                bias=float(error[:, i].mean()),
-                bias_interval=mean_interval(error[:, i], cluster),
-                rmse=math.sqrt(square.mean()),
-                removed=float(rejected @ square / square.sum()) if square.any() else math.nan,
-                removed_interval=share_interval(square, rejected, cluster),
-                removed_stated=float(rejected @ variance[:, i] / variance[:, i].sum()),
+            verdict(
+                (group, name, units[i]),
+                error[:, i],
+                variance[:, i],
+                clusters,
+                worth=min(error.shape[0] / effect, most),
+                typical=median_ratio(nees, 1),
+                bias_interval=mean_interval(error[:, i], clusters),
             )
         )
     return tuple(found)
+
+
+def labels_of(rows: int, label: IntArray | None) -> int:
+    """Counts the labels of some rows, which are worth no more; as many as rows if none is named."""
+    return rows if label is None else int(np.unique(label).size)
+
+
+def median_ratio(nees: FloatArray, k: int) -> float:
+    """Divides the median of NEES by that of χ²_k. The values are put in another order."""
+    # Half of the time of a median goes into a copy.
+    median = np.median(nees, overwrite_input=True)
+    return float(median / chi_square_quantiles(np.array([0.5]), k)[0])
+
+
+def verdict(
+    named: tuple[str, str, str],
+    error: FloatArray,
+    variance: FloatArray,
+    clusters: Clusters,
+    *,
+    worth: float,
+    typical: float,
+    bias_interval: tuple[float, float],
+) -> Verdict:
+    """Judges a group of rows in one dimension.
+
+    named            group, dimension, unit
+    error, variance  (n,)
+    worth            independent rows that the rows are worth
+    typical          median_ratio
+    bias_interval    mean_interval
+    """
+    group, dimension, unit = named
+    square = np.square(error)
+    nees = square / variance
+    (lower, upper), factor = ratio_interval(nees, clusters), math.sqrt(nees.mean())
+    del nees
+    rejected = most_uncertain(variance)
+    known = square.any()
+    return Verdict(
+        group=group,
+        dimension=dimension,
+        unit=unit,
+        rows=error.size,
+        tracks=None if clusters.number is None else clusters.rows.size,
+        worth=worth,
+        factor=factor,
+        interval=(math.sqrt(lower), math.sqrt(upper)),
+        typical=math.sqrt(typical),
+        bias=float(error.mean()),
+        bias_interval=bias_interval,
+        rmse=math.sqrt(square.mean()),
+        removed=float(rejected @ square / square.sum()) if known else math.nan,
+        removed_interval=share_interval(square, rejected, clusters),
+        removed_stated=float(rejected @ variance / variance.sum()),
+    )
 
 
 def verdicts_of_sums(space: Space, found: Evaluation, group: str = "") -> Iterator[Verdict]:
@@ -401,7 +441,7 @@ def verdicts_of_sums(space: Space, found: Evaluation, group: str = "") -> Iterat
         )
 
 
-def ratio_interval(values: FloatArray, cluster: IntArray) -> tuple[float, float]:
+def ratio_interval(values: FloatArray, cluster: IntArray | Clusters) -> tuple[float, float]:
     """Estimates the 95 % interval of the mean of positive values, by clusters.
 
     The logarithm of the mean is taken with each cluster left out in turn (the jackknife), since
@@ -414,19 +454,28 @@ def ratio_interval(values: FloatArray, cluster: IntArray) -> tuple[float, float]
     returns  lower and upper end; NaN with fewer than two clusters, or where all is 0
     source   Efron & Tibshirani 1993, eq. 11.5, on the scale of the logarithm
     """
-    n, total = np.bincount(cluster), np.bincount(cluster, values)
-    if n.size < 2 or not 0 < total.max() < total.sum():
+    clusters = _clusters(cluster)
+    n, total = clusters.rows, clusters.sums(values)
+    whole = total.sum()
+    if n.size < 2 or not 0 < total.max() < whole:
         return math.nan, math.nan
-    left = np.log((total.sum() - total) / (n.sum() - n))
+    left = np.log((whole - total) / (n.sum() - n))
     reach = _reach(left, n)
-    centre = math.log(total.sum() / n.sum())
+    centre = math.log(whole / n.sum())
     return math.exp(centre - reach), math.exp(min(centre + reach, 700.0))
+
+
+def _clusters(cluster: IntArray | Clusters) -> Clusters:
+    if isinstance(cluster, Clusters):
+        return cluster
+    return Clusters(cluster, np.bincount(cluster).astype(np.float64))
 
 
 def most_uncertain(variance: FloatArray) -> FloatArray:
     """(n,) how much of each row belongs to the 20 % of the highest σ; ties share what is left."""
     wanted = _REJECTED * variance.size
-    edge = np.sort(variance)[::-1][min(math.ceil(wanted), variance.size) - 1]
+    place = variance.size - min(math.ceil(wanted), variance.size)
+    edge = np.partition(variance, place)[place]
     above, tied = variance > edge, variance == edge
     share = (wanted - np.count_nonzero(above)) / np.count_nonzero(tied)
     weight: FloatArray = above + share * tied
@@ -434,7 +483,7 @@ def most_uncertain(variance: FloatArray) -> FloatArray:
 
 
 def share_interval(
-    values: FloatArray, weight: FloatArray, cluster: IntArray
+    values: FloatArray, weight: FloatArray, cluster: IntArray | Clusters
 ) -> tuple[float, float]:
     """Estimates the 95 % interval of Σ weight · value / Σ value, by clusters.
 
@@ -444,19 +493,22 @@ def share_interval(
     cluster         (n,) numbers from 0 on, without a gap
     returns         lower and upper end; NaN with fewer than two clusters, or where one holds all
     """
-    n, part = np.bincount(cluster), np.bincount(cluster, weight * values)
-    rest = np.bincount(cluster, (1.0 - weight) * values)
-    if n.size < 2 or not all(0 < one.max() < one.sum() for one in (part, rest)):
+    clusters = _clusters(cluster)
+    part = clusters.sums(weight * values)
+    rest = clusters.sums((1.0 - weight) * values)
+    chosen, others = part.sum(), rest.sum()
+    if part.size < 2 or not (0 < part.max() < chosen and 0 < rest.max() < others):
         return math.nan, math.nan
-    reach = _reach(np.log((part.sum() - part) / (rest.sum() - rest)), n)
-    centre = math.log(part.sum() / rest.sum())
+    reach = _reach(np.log((chosen - part) / (others - rest)), clusters.rows)
+    centre = math.log(chosen / others)
     lower, upper = (float(expit(centre + off)) for off in (-reach, reach))
     return lower, upper
 
 
-def mean_interval(values: FloatArray, cluster: IntArray) -> tuple[float, float]:
+def mean_interval(values: FloatArray, cluster: IntArray | Clusters) -> tuple[float, float]:
     """Estimates the 95 % interval of the mean of values, by clusters, as ratio_interval does."""
-    n, total = np.bincount(cluster), np.bincount(cluster, values)
+    clusters = _clusters(cluster)
+    n, total = clusters.rows, clusters.sums(values)
     if n.size < 2:
         return math.nan, math.nan
     reach = _reach((total.sum() - total) / (n.sum() - n), n)
@@ -497,9 +549,9 @@ def mean_interval_of_sums(
     return mean - reach, mean + reach
 
 
-def _reach(left_out: FloatArray, n: IntArray) -> float:
+def _reach(left_out: FloatArray, n: FloatArray) -> float:
     """Half of a Student interval, from estimates (T,) with one of T clusters of n rows left out."""
     tracks = n.size
     deviation = math.sqrt((tracks - 1) / tracks * np.square(left_out - left_out.mean()).sum())
-    even = float(n.sum()) ** 2 / float(np.square(n.astype(np.float64)).sum())
+    even = float(n.sum()) ** 2 / float(n @ n)
     return float(stdtrit(max((even - 1) / 2, 1.0), 0.975)) * deviation

@@ -17,9 +17,9 @@ from scipy.special import softmax
 
 from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.statistics.class_statistics import NO_TRUTH
-from monitor.store.recordings import RECALIBRATED, tracks_of
+from monitor.store.recordings import RECALIBRATED
+from monitor.store.stored_arrays import AnyArray
 from monitor.store.tables import (
-    AnyArray,
     ArrayColumns,
     RecordingError,
     asked_rows,
@@ -28,6 +28,7 @@ from monitor.store.tables import (
     coded,
     reading,
     renamed,
+    tracks_of,
 )
 
 # Arrays of C values a row, or of M times C.

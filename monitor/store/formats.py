@@ -17,7 +17,8 @@ import numpy as np
 from monitor.frames.space import FloatArray
 from monitor.frames.words import Format
 from monitor.store.column_names import LOOKS_LIKE_SPREAD
-from monitor.store.tables import BOX, AnyArray, RecordingError, reading
+from monitor.store.stored_arrays import AnyArray
+from monitor.store.tables import BOX, RecordingError, reading
 
 NamedArrays: TypeAlias = dict[str, AnyArray]
 

@@ -21,8 +21,8 @@ from monitor.store.column_names import (
     offered,
     other_than_dimensions,
 )
+from monitor.store.stored_arrays import AnyArray, ArchiveArray, rows_of, whole_of
 from monitor.store.tables import (
-    AnyArray,
     ArrayColumns,
     Columns,
     RecordingError,
@@ -102,7 +102,7 @@ def column_gaussians(
         if dimension not in names:
             raise no_column(columns.path, dimension, names)
         column = spread.setdefault(dimension, deviation)
-        if isinstance(column, str) and not columns.blank(column).any():
+        if isinstance(column, str) and not columns.blank(column, np.arange(columns.count)).any():
             raise RecordingError(
                 f"{columns.path}: --assume-std {dimension}: the file has {column}. "
                 "Leave the dimension out."
@@ -204,14 +204,18 @@ class ColumnGaussians:
         covariance = np.zeros((n, k, k))
         has_truth = any(f"gt_{name}" in there for name in names)
         diagonal, bare = True, self._bare(names, rows)
-        known, sigma = np.flatnonzero(~bare), assumed_deviations(names, self.assumed)
+        sigma = assumed_deviations(names, self.assumed)
+        known: slice | IntArray = slice(None)
+        if bare.any():
+            known = np.flatnonzero(~bare)
         variance = np.array([self._variance(name, rows[known]) for name in names])
         # As on the wire, a covariance of zeros is none.
         none = (variance == 0).all(axis=0)
-        bare[known[none]], known, variance = True, known[~none], variance[:, ~none]
+        if none.any():
+            known = np.arange(n)[known]
+            bare[known[none]], known, variance = True, known[~none], variance[:, ~none]
         for i, name in enumerate(names):
             mean[:, i] = self.columns.floats(name, rows)
-            covariance[bare, i, i] = sigma[i] ** 2
             covariance[known, i, i] = variance[i]
             if has_truth:
                 truth[:, i] = self.columns.floats(f"gt_{name}", rows, np.nan)
@@ -221,8 +225,12 @@ class ColumnGaussians:
                     diagonal = False
                     covariance[known, i, j] = self.columns.floats(column, rows[known])
                     covariance[known, j, i] = covariance[known, i, j]
+        if bare.any():
+            covariance[bare] = np.diag(np.square(sigma))
         if "gt_id" in there:
-            truth[self.columns.blank("gt_id")[rows]] = np.nan
+            blank = self.columns.blank("gt_id", rows)
+            if blank.any():
+                truth[blank] = np.nan
         return Gaussians(mean, covariance, diagonal, truth, bare)
 
     def _bare(self, names: tuple[str, ...], rows: IntArray) -> BoolArray:
@@ -230,7 +238,7 @@ class ColumnGaussians:
         bare = np.ones(rows.size, bool)
         for column in (self.spread[name] for name in names):
             if isinstance(column, str):
-                bare &= self.columns.blank(column)[rows]
+                bare &= self.columns.blank(column, rows)
         return bare
 
     def _variance(self, name: str, rows: IntArray) -> FloatArray:
@@ -271,7 +279,7 @@ class ColumnGaussians:
 
 
 def array_gaussians(
-    path: Path, arrays: dict[str, AnyArray], deviations: Mapping[str, float]
+    path: Path, arrays: Mapping[str, AnyArray | ArchiveArray], deviations: Mapping[str, float]
 ) -> ArrayGaussians:
     """Finds the Gaussians of an archive; dimensions are named 0 … K−1 unless the file names them.
 
@@ -288,7 +296,7 @@ def array_gaussians(
             f"(docs/files.md). Arrays there are: {there}.{instead}"
         )
     mean = arrays["mean"]
-    if mean.ndim != 2 or mean.shape[1] == 0:
+    if len(mean.shape) != 2 or mean.shape[1] == 0:
         raise RecordingError(
             f"{path}: mean has shape {mean.shape}. Save it as [N, K], K at least 1."
         )
@@ -306,7 +314,7 @@ def array_gaussians(
             continue
         check_shape(path, name, arrays[name], shape, f"mean has {mean.shape}")
         check_numbers(path, name, arrays[name])
-    names = arrays.get("dimensions", np.arange(k)).astype(np.str_)
+    names = whole_of(arrays.get("dimensions", np.arange(k))).astype(np.str_)
     if names.shape != (k,) or np.unique(names).size != k:
         raise RecordingError(
             f"{path}: dimensions is {names.tolist()}, but mean has {k} columns. "
@@ -341,7 +349,7 @@ class ArrayGaussians:
 
     columns: ArrayColumns
     dimensions: tuple[str, ...]
-    arrays: Mapping[str, AnyArray]
+    arrays: Mapping[str, AnyArray | ArchiveArray]
     deviations: Mapping[str, float]
 
     @property
@@ -351,33 +359,44 @@ class ArrayGaussians:
 
     def read(self, names: tuple[str, ...], rows: IntArray) -> Gaussians:
         positions = np.array([self.dimensions.index(name) for name in names])
-        block, arrays = np.ix_(rows, positions), self.arrays
-        mean = arrays["mean"][block].astype(np.float64)
+        arrays, step = self.arrays, np.arange(positions.size)
+        mean = self._read("mean", rows, positions)
         truth = np.full(mean.shape, np.nan)
         if "gt" in arrays:
-            truth = arrays["gt"][block].astype(np.float64)
-        step, diagonal = np.arange(positions.size), "cov" not in arrays
+            truth = self._read("gt", rows, positions)
+        diagonal = "cov" not in arrays
         # Not a product with the identity: 0 · inf would spread NaN.
-        covariance = np.zeros((*mean.shape, positions.size))
         if not diagonal:
-            covariance = arrays["cov"][np.ix_(rows, positions, positions)].astype(np.float64)
-        elif "var" in arrays:
-            covariance[:, step, step] = arrays["var"][block]
-        elif "std" in arrays:
-            deviation = arrays["std"][block].astype(np.float64)
-            covariance[:, step, step] = deviation * np.abs(deviation)
+            covariance = self._read("cov", rows, positions)
         else:
+            covariance = np.zeros((*mean.shape, positions.size))
             covariance[:, step, step] = np.nan
+        if diagonal and "var" in arrays:
+            covariance[:, step, step] = self._read("var", rows, positions)
+        elif diagonal and "std" in arrays:
+            deviation = self._read("std", rows, positions)
+            covariance[:, step, step] = deviation * np.abs(deviation)
         # A row of NaN has no covariance, nor has one of zeros; a single NaN is a mistake in one.
-        variance = covariance[:, step, step]
+        variance = np.diagonal(covariance, axis1=1, axis2=2)
         bare: BoolArray = (np.isnan(variance) | (variance == 0)).all(axis=1)
-        covariance[bare] = np.diag(np.square(assumed_deviations(names, self.deviations)))
+        if bare.any():
+            covariance[bare] = np.diag(np.square(assumed_deviations(names, self.deviations)))
         if not diagonal:
             self._check_symmetry(covariance, rows)
         return Gaussians(mean, covariance, diagonal, truth, bare)
 
+    def _read(self, name: str, rows: IntArray, positions: IntArray) -> FloatArray:
+        """Reads the chosen dimensions of rows, (n, K) or (n, K, K), as an array of our own."""
+        found = rows_of(self.arrays[name], rows)
+        if positions.tolist() != list(range(len(self.dimensions))):
+            found = found[:, positions]
+            found = found[:, :, positions] if found.ndim == 3 else found
+        return np.require(found, np.float64, "W")
+
     def _check_symmetry(self, covariance: FloatArray, rows: IntArray) -> None:
         transposed = covariance.transpose(0, 2, 1)
+        if np.array_equal(covariance, transposed):
+            return
         with np.errstate(invalid="ignore"):
             sigma = np.sqrt(np.diagonal(covariance, axis1=1, axis2=2))
             allowed = _ASYMMETRY * sigma[:, :, None] * sigma[:, None]

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import csv
 import gzip
-import re
 import zipfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import IO, TypeAlias
+from typing import IO, Any, TypeAlias
 
 import numpy as np
 
@@ -38,26 +38,34 @@ from monitor.store.gaussians import (
     array_gaussians,
     column_gaussians,
 )
+from monitor.store.stored_arrays import (
+    AnyArray,
+    ArchiveArray,
+    archive_array,
+    column_values,
+    parquet_columns,
+)
 from monitor.store.tables import (
     BOX,
     SUFFIXES,
-    AnyArray,
     ArrayColumns,
     Columns,
     RecordingError,
+    all_of_one,
     asked_rows,
     coded,
+    frames_of,
     open_bytes,
     read_table,
     reading,
     renamed,
+    seconds_of,
+    stamps_of,
+    tracks_of,
 )
 
 # The only class of a file without classes.
 OBJECT = "object"
-
-# Number of a track in a row that has none.
-NO_TRACK = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +133,18 @@ class Recording:
         """Tells whether no row has a covariance."""
         return bool(self.assumed.all())
 
+    def part(self, rows: slice) -> Recording:
+        """Gives consecutive rows, as views."""
+        n = self.class_index.size
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        found: dict[str, Any] = {
+            name: value[rows]
+            for name, value in values.items()
+            if isinstance(value, np.ndarray) and value.shape[:1] == (n,)
+        }
+        beside = {name: value[rows] for name, value in self.beside.items()}
+        return replace(self, **found, beside=beside)
+
 
 # Detections or labels: the path of a file, or arrays by name.
 Source: TypeAlias = str | Path | Mapping[str, AnyArray]
@@ -145,7 +165,8 @@ def not_used(recording: Recording) -> str | None:
         return None
     guess = offered(recording.names)
     perhaps = f". Perhaps {guess}" if guess else ""
-    if recording.track is None and "gt_id" not in guess:
+    tracked = recording.track is not None or {"gt_id", "track"} & {*recording.names}
+    if not tracked and "gt_id" not in guess:
         perhaps += (
             ". No column names the object of a row, so that intervals are too narrow: if one of "
             "these does, give --map gt_id=…"
@@ -153,11 +174,50 @@ def not_used(recording: Recording) -> str | None:
     return f"not used: {', '.join(recording.unused)}{perhaps}"
 
 
-# s; nanoseconds of a later time do not fit into 64 bits.
-_MOST_SECONDS = 9e9
+@dataclass(frozen=True, slots=True)
+class RecordingReader:
+    """Chosen rows of a file, whose Gaussians are read when they are asked for.
+
+    about  all that is known of the rows but their Gaussians, and their numbers in the file
+    n      how many are chosen
+    """
+
+    about: Recording
+    n: int
+    _source: ColumnGaussians | ArrayGaussians
+    _chosen: IntArray | None
+
+    def part(self, rows: slice) -> Recording:
+        """Reads consecutive rows. Raises RecordingError."""
+        part = self.about.part(rows)
+        row = np.arange(rows.start, rows.stop) if self._chosen is None else self._chosen[rows]
+        found = self._source.read(self.about.space.names, row)
+        # What is neither right nor wrong is not measured, and nothing is fitted on it.
+        without = ~np.isfinite(found.truth).all(axis=1)
+        if part.ignore is not None:
+            without |= part.ignore
+        if without.any():
+            found.truth[without] = np.nan
+        space = self.about.space
+        return replace(
+            part,
+            space=space.with_assumed if found.assumed.all() else space,
+            mean=found.mean,
+            covariance=found.covariance,
+            diagonal=found.diagonal,
+            truth=found.truth,
+            row=row,
+            assumed=found.assumed,
+        )
 
 
-def read_recording(
+def read_recording(path: Source, **asked: Any) -> Recording:
+    """Reads recorded detections at once, as open_recording does. Raises RecordingError."""
+    reader = open_recording(path, **asked)
+    return reader.part(slice(0, reader.n))
+
+
+def open_recording(
     path: Source,
     *,
     dimensions: tuple[str, ...] | None = None,
@@ -172,8 +232,8 @@ def read_recording(
     beside: tuple[str, ...] = (),
     kind: Format | None = None,
     opened: Callable[[Path], IO[bytes]] = open_bytes,
-) -> Recording:
-    """Reads recorded detections, with their covariance and the truth where these are there.
+) -> RecordingReader:
+    """Opens recorded detections, with their covariance and the truth where these are there.
 
     Columns are <dim>, var_<dim> or std_<dim>, cov_<a>_<b> or cov_<a><b> in either order,
     gt_<dim>; optional seq, frame, t, class, score, gt_id, ignore, and any others. A row has
@@ -209,11 +269,7 @@ def read_recording(
     chosen, classes, class_index = _select(columns, classes, where, rows)
     names = source.dimensions if dimensions is None else dimensions
     _check_dimensions(path, names, source.dimensions)
-    found = source.read(names, chosen)
     ignore = columns.flags("ignore", chosen) if "ignore" in columns.names else None
-    # What is neither right nor wrong is not measured, and nothing is fitted on it.
-    without = ~np.isfinite(found.truth).all(axis=1) | (False if ignore is None else ignore)
-    found.truth[without] = np.nan
     sequences, sequence_index, last_frame = _sequences(columns, chosen)
     named = names_here or {}
     stamp_ns, of_stamp = stamps_of(columns, chosen, named)
@@ -228,14 +284,15 @@ def read_recording(
             for name in names
         )
     )
-    return Recording(
-        space=space.with_assumed if found.assumed.all() else space,
-        mean=found.mean,
-        covariance=found.covariance,
-        diagonal=found.diagonal,
-        truth=found.truth,
+    nothing = np.zeros((0, space.k))
+    about = Recording(
+        space=space,
+        mean=nothing,
+        covariance=nothing[:, :, None],
+        diagonal=False,
+        truth=nothing,
         classes=classes,
-        class_index=class_index[chosen],
+        class_index=class_index,
         sequences=sequences,
         sequence_index=sequence_index,
         frame=frames_of(columns, chosen) if "frame" in columns.names else None,
@@ -250,10 +307,10 @@ def read_recording(
         names=tuple(there),
         unused=tuple(name for name in others if name not in {*_KNOWN, *dict(where), *beside}),
         beside={name: columns.values(name)[chosen].astype(np.str_) for name in beside},
-        row=chosen,
         box=columns.box,
-        assumed=found.assumed,
     )
+    n = chosen.size
+    return RecordingReader(about, n, source, None if n == columns.count else chosen)
 
 
 def read_columns(
@@ -329,29 +386,9 @@ def check_readable(path: Source | None) -> None:
 
 def _read_parquet(path: Path, names_here: Mapping[str, str]) -> ArrayColumns:
     check_readable(path)
-    from pyarrow import parquet
-
-    with reading(path, "Give a readable Parquet file."), path.open("rb") as file:
-        found = parquet.read_table(file)
-    columns = {
-        name: column_values(column.to_numpy())
-        for name, column in zip(found.column_names, found.columns, strict=True)
-    }
-    return ArrayColumns(path, found.num_rows, renamed(path, columns, names_here))
-
-
-def column_values(values: AnyArray) -> AnyArray:
-    """Takes a column as numbers or text; an object that is None, NaN or NA is an empty cell."""
-    if values.dtype.kind != "O":
-        return values
-    # Asked for by name: NA of pandas equals nothing, and is not comparable.
-    empty = [
-        one is None or (not isinstance(one, str) and str(one) in ("nan", "<NA>")) for one in values
-    ]
-    cells = list(zip(values, empty, strict=True))
-    if all(blank or isinstance(one, int | float | np.number | np.bool_) for one, blank in cells):
-        return np.array([np.nan if blank else float(one) for one, blank in cells], np.float64)
-    return np.array(["" if blank else str(one) for one, blank in cells], np.str_)
+    columns = parquet_columns(path, partial(reading, path, "Give a readable Parquet file."))
+    count = next((column.shape[0] for column in columns.values()), 0)
+    return ArrayColumns(path, count, renamed(path, columns, names_here))
 
 
 def _open(
@@ -372,24 +409,26 @@ def _open(
     if isinstance(path, Mapping) or not Path(path).name.endswith(".npz"):
         source = column_gaussians(read_columns(path, names_here, kind, opened), *asked)
         return source, source.columns.names
-    path, arrays = Path(path), {}
+    path = Path(path)
+    opened_here = partial(reading, path, "Give a readable file of recorded detections.")
+    members: dict[str, AnyArray | ArchiveArray] = {}
     with (
-        reading(path, "Give a readable file of recorded detections."),
-        zipfile.ZipFile(path),
+        opened_here(),
+        zipfile.ZipFile(path) as zipped,
         np.load(path, allow_pickle=False) as archive,
     ):
         for name in archive.files:
             try:
-                arrays[name] = archive[name]
+                members[name] = archive_array(archive, zipped, path, name, opened_here)
             except ValueError as error:
                 raise RecordingError(
                     f"{path}: array {name!r} cannot be read: it holds Python objects, or is "
                     "damaged. Save numbers or text."
                 ) from error
-            if not isinstance(arrays[name], np.ndarray):
+            if not isinstance(members[name], np.ndarray | ArchiveArray):
                 raise RecordingError(f"{path}: {name!r} is no array. Save numbers or text.")
-        arrays = renamed(path, arrays, names_here)
-        return array_gaussians(path, arrays, asked[0]), tuple(arrays)
+        members = renamed(path, members, names_here)
+        return array_gaussians(path, members, asked[0]), tuple(members)
 
 
 def _check_dimensions(path: Path, names: tuple[str, ...], there: tuple[str, ...]) -> None:
@@ -413,7 +452,7 @@ def _select(
     where: tuple[tuple[str, str], ...],
     rows: slice | None,
 ) -> tuple[IntArray, tuple[str, ...], IntArray]:
-    """Numbers of the rows asked for, the classes, and the class of every row of the file."""
+    """Numbers of the rows asked for, the classes, and the class of each of these rows."""
     kept = np.zeros(columns.count, bool)
     kept[rows or slice(None)] = True
     for name, text in where:
@@ -447,7 +486,8 @@ def _select(
                 else ": there is only a header. Add a row for each detection."
             )
         )
-    return chosen, classes or there, index
+    classes = classes or there
+    return chosen, classes, all_of_one(chosen.size) if len(classes) == 1 else index[chosen]
 
 
 def _sequences(
@@ -455,115 +495,17 @@ def _sequences(
 ) -> tuple[tuple[str, ...], IntArray, dict[str, int]]:
     """Selected sequences, the one of each selected row, and the last frame of each in the file."""
     names, index = coded(columns, "seq", columns.path.name.split(".")[0])
-    used, selected = np.unique(index[chosen], return_inverse=True)
+    used, selected = np.zeros(1, np.int64), all_of_one(chosen.size)
+    if len(names) > 1:
+        used, places = np.unique(index[chosen], return_inverse=True)
+        selected = places.astype(np.int64)
     last_frame: dict[str, int] = {}
     if "frame" in columns.names:
         frame = frames_of(columns, np.arange(columns.count))
         last = np.full(len(names), np.iinfo(np.int64).min)
         np.maximum.at(last, index, frame)
         last_frame = dict(zip(names, last.tolist(), strict=True))
-    return tuple(names[i] for i in used), selected.astype(np.int64), last_frame
-
-
-# Of a second, by the ending of the name of a column.
-_PARTS = {"_ms": 10**3, "_us": 10**6, "_µs": 10**6, "_ns": 10**9}
-_UNITS = {1: "s", 10**3: "ms", 10**6: "µs", 10**9: "ns"}
-
-
-def seconds_of(
-    columns: Columns, chosen: IntArray, names_here: Mapping[str, str]
-) -> tuple[FloatArray | None, str]:
-    """Reads (M,) column t in seconds, and says which unit it was converted from; None without.
-
-    The unit is that of the ending of the column's name in the file. Without such an ending, times
-    that would be later than the year 2255 are of the smaller unit that makes them earlier.
-
-    Raises RecordingError.
-    """
-    if "t" not in columns.names:
-        return None, ""
-    times, named = columns.floats("t", chosen), names_here.get("t", "t")
-    largest = float(np.abs(times[np.isfinite(times)]).max(initial=0.0))
-    of_name = _PARTS.get(named.lower()[-3:])
-    units = (of_name,) if of_name else tuple(_UNITS)
-    unit = next((one for one in units if largest <= _MOST_SECONDS * one), None)
-    if unit is None:
-        raise RecordingError(
-            f"{columns.path}: {named} is {largest:g}, which is no time in "
-            f"{' or '.join(_UNITS[one] for one in units)}. Correct the column, or map another one "
-            "to t."
-        )
-    return times / unit, _converted(named, unit, 1, largest)
-
-
-def stamps_of(
-    columns: Columns, chosen: IntArray, names_here: Mapping[str, str]
-) -> tuple[IntArray | None, str]:
-    """Reads (M,) column stamp_ns in ns, as seconds_of does; but only a name tells another unit."""
-    if "stamp_ns" not in columns.names:
-        return None, ""
-    stamps, named = columns.integers("stamp_ns", chosen), names_here.get("stamp_ns", "stamp_ns")
-    unit = _PARTS.get(named.lower()[-3:], 10**9)
-    largest = float(np.abs(stamps.astype(np.float64)).max(initial=0.0))
-    if unit != 10**9 and largest > _MOST_SECONDS * unit:
-        raise RecordingError(
-            f"{columns.path}: {named} is {largest:g}, which is no time in {_UNITS[unit]}. Correct "
-            "the column, or map another one to stamp_ns."
-        )
-    return stamps * (10**9 // unit), _converted(named, unit, 10**9, largest)
-
-
-def _converted(named: str, unit: int, wanted: int, largest: float) -> str:
-    if unit == wanted:
-        return ""
-    return (
-        f"{named} is up to {largest:g} and taken as {_UNITS[unit]}: it is converted to "
-        f"{_UNITS[wanted]}."
-    )
-
-
-# An image of a sequence: the last number of its name says which.
-_IMAGE = re.compile(r"(?=.*[a-zA-Z]).*?(\d+)\D*")
-
-
-def frames_of(columns: Columns, chosen: IntArray) -> IntArray:
-    """(M,) frame numbers; of names such as frame_0012.png the last number, if it tells them apart.
-
-    Raises RecordingError.
-    """
-    try:
-        return columns.integers("frame", chosen)
-    except RecordingError:
-        names, index = np.unique(columns.values("frame")[chosen], return_inverse=True)
-        found = [_IMAGE.fullmatch(str(name)) for name in names.tolist()]
-        number = [int(one[1]) if one and len(one[1]) < 18 else -1 for one in found]
-        sequence = coded(columns, "seq", "")[1][chosen]
-        frame = np.array(number, np.int64)[index]
-        pairs = [np.unique(np.stack([sequence, of]), axis=1).shape for of in (index, frame)]
-        if -1 in number or pairs[0] != pairs[1]:
-            raise
-        return frame
-
-
-def tracks_of(columns: Columns, chosen: IntArray) -> IntArray | None:
-    """(M,) id of the true object of each row, NO_TRACK where unknown; None without such a column.
-
-    A gt_id may be any text: where one is no whole number of 64 bits, all are names, which are
-    numbered from 0 as they are sorted.
-
-    Raises RecordingError where a track, or a gt_id of an array of numbers, is no whole number.
-    """
-    if "gt_id" in columns.names:
-        names = columns.values("gt_id")
-        try:
-            return columns.integers("gt_id", chosen, NO_TRACK)
-        except RecordingError:
-            if names.dtype.kind != "U":
-                raise
-        different, number = np.unique(names[chosen], return_inverse=True)
-        # The empty name comes first of all.
-        return number.astype(np.int64) - int(different[0] == "")
-    return columns.integers("track", chosen, NO_TRACK) if "track" in columns.names else None
+    return tuple(names[i] for i in used), selected, last_frame
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""Tables in `.csv` and `.csv.gz` files, as named columns of text or numbers.
+"""Tables as named columns of text or numbers, and when and of what each of their rows is.
 
-Errors say in which file, row and column they are. The meaning of columns lives in recordings.py
-and labels.py.
+Errors say in which file, row and column they are. The meaning of other columns lives in
+recordings.py and labels.py.
 """
 
 from __future__ import annotations
@@ -17,17 +17,27 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any, Protocol, TextIO, TypeVar, cast
+from typing import IO, Protocol, TextIO, TypeVar, cast
 from zipfile import BadZipFile
 
 import numpy as np
-import numpy.typing as npt
 
 from monitor.frames.space import BoolArray, FloatArray, IntArray
 from monitor.store.column_names import listed, nearest, offered
+from monitor.store.stored_arrays import (
+    AnyArray,
+    ArchiveArray,
+    StoredArray,
+    rows_of,
+    values_and_places,
+    whole_of,
+)
 
-AnyArray = npt.NDArray[Any]
 T = TypeVar("T")
+
+
+# Number of a track in a row that has none.
+NO_TRACK = -1
 
 
 class RecordingError(ValueError):
@@ -39,7 +49,7 @@ BOX: tuple[str, ...] = ("x", "y", "l", "w", "yaw")
 
 
 class Columns(Protocol):
-    """The columns of a file; rows are chosen by their number in the file, (M,).
+    """The columns of a file; rows are chosen by their number in the file, (M,), ascending.
 
     path   for messages
     count  rows in the file
@@ -57,6 +67,9 @@ class Columns(Protocol):
     def values(self, name: str) -> AnyArray:
         """The whole column, (count,): text, or whatever the file holds."""
 
+    def coded(self, name: str) -> tuple[AnyArray, IntArray]:
+        """The different values of the whole column, ascending, and which each row has."""
+
     def floats(self, name: str, rows: IntArray, blank: float | None = None) -> FloatArray:
         """(M,); `blank` stands in for an empty cell, None refuses it."""
 
@@ -66,8 +79,8 @@ class Columns(Protocol):
     def flags(self, name: str, rows: IntArray) -> BoolArray:
         """(M,) of 0 or 1, false or true; an empty cell is false."""
 
-    def blank(self, name: str) -> BoolArray:
-        """(count,) which cells of the whole column hold nothing: empty text, NaN."""
+    def blank(self, name: str, rows: IntArray) -> BoolArray:
+        """(M,) which cells hold nothing: empty text, NaN."""
 
 
 def require(columns: Columns, name: str) -> None:
@@ -112,7 +125,9 @@ def renamed(path: Path, columns: Mapping[str, T], names: Mapping[str, str]) -> d
     return {ours_of.get(name, name): values for name, values in columns.items()}
 
 
-def check_shape(path: Path, name: str, array: AnyArray, shape: tuple[int, ...], but: str) -> None:
+def check_shape(
+    path: Path, name: str, array: AnyArray | StoredArray, shape: tuple[int, ...], but: str
+) -> None:
     """Raises RecordingError unless an array has the shape that others ask for, which `but` says."""
     if array.shape != shape:
         raise RecordingError(
@@ -120,7 +135,7 @@ def check_shape(path: Path, name: str, array: AnyArray, shape: tuple[int, ...], 
         )
 
 
-def check_numbers(path: Path, name: str, array: AnyArray) -> None:
+def check_numbers(path: Path, name: str, array: AnyArray | ArchiveArray) -> None:
     """Raises RecordingError unless an array holds numbers."""
     if array.dtype.kind not in "fiu":
         raise RecordingError(
@@ -139,9 +154,14 @@ def coded(columns: Columns, name: str, otherwise: str) -> tuple[tuple[str, ...],
     A file without the column has one value, `otherwise`.
     """
     if name not in columns.names:
-        return (otherwise,), np.zeros(columns.count, np.int64)
-    values, index = np.unique(columns.values(name), return_inverse=True)
-    return tuple(values.astype(np.str_).tolist()), index.astype(np.int64)
+        return (otherwise,), all_of_one(columns.count)
+    values, index = columns.coded(name)
+    return tuple(values.astype(np.str_).tolist()), index
+
+
+def all_of_one(rows: int) -> IntArray:
+    """(n,) of 0, read-only and without memory: the position of each row where there is but one."""
+    return np.broadcast_to(np.int64(0), rows)
 
 
 class TextColumns:
@@ -168,6 +188,12 @@ class TextColumns:
         require(self, name)
         return np.array(self._all[name], dtype=np.str_)
 
+    def coded(self, name: str) -> tuple[AnyArray, IntArray]:
+        require(self, name)
+        names = sorted(set(self._all[name]))
+        place = {value: i for i, value in enumerate(names)}
+        return np.array(names, np.str_), np.array([place[one] for one in self._all[name]], np.int64)
+
     def floats(self, name: str, rows: IntArray, blank: float | None = None) -> FloatArray:
         return np.array(self._parsed(name, rows, float, blank, "a number"), np.float64)
 
@@ -178,17 +204,22 @@ class TextColumns:
     def flags(self, name: str, rows: IntArray) -> BoolArray:
         return np.array(self._parsed(name, rows, _flag, False, "0 or 1"), np.bool_)
 
-    def blank(self, name: str) -> BoolArray:
-        found: BoolArray = self.values(name) == ""
-        return found
+    def blank(self, name: str, rows: IntArray) -> BoolArray:
+        return np.array([not cell for cell in self._cells(name, rows)], bool)
+
+    def _cells(self, name: str, rows: IntArray) -> list[str]:
+        require(self, name)
+        cells = self._all[name]
+        if rows.size == self.count:
+            return cells
+        if rows.size and rows[-1] - rows[0] == rows.size - 1:
+            return cells[rows[0] : rows[-1] + 1]
+        return [cells[row] for row in rows.tolist()]
 
     def _parsed(
         self, name: str, rows: IntArray, parse: Callable[[str], T], blank: T | None, wanted: str
     ) -> list[T]:
-        require(self, name)
-        cells = self._all[name]
-        if rows.size != self.count:
-            cells = [cells[row] for row in rows.tolist()]
+        cells = self._cells(name, rows)
         parsed: list[T] = []
         try:
             for cell in cells:
@@ -236,13 +267,13 @@ def _flag(text: str) -> bool:
 
 
 class ArrayColumns:
-    """Arrays of one value a row from a NumPy archive."""
+    """Arrays of one value a row, in memory or in a file."""
 
     def __init__(
         self,
         path: Path,
         count: int,
-        arrays: dict[str, AnyArray],
+        arrays: Mapping[str, AnyArray | StoredArray],
         box: tuple[str, ...] = BOX,
         dimensions: tuple[str, ...] = (),
     ) -> None:
@@ -255,13 +286,18 @@ class ArrayColumns:
 
     def values(self, name: str) -> AnyArray:
         require(self, name)
-        return self._arrays[name]
+        return whole_of(self._arrays[name])
+
+    def coded(self, name: str) -> tuple[AnyArray, IntArray]:
+        require(self, name)
+        found = self._arrays[name]
+        return values_and_places(found) if isinstance(found, np.ndarray) else found.coded()
 
     def floats(self, name: str, rows: IntArray, blank: float | None = None) -> FloatArray:
-        return self._numbers(name)[rows].astype(np.float64)
+        return self._numbers(name, rows).astype(np.float64)
 
     def integers(self, name: str, rows: IntArray, blank: int | None = None) -> IntArray:
-        values = self._numbers(name)[rows]
+        values = self._numbers(name, rows)
         if values.dtype.kind == "f":
             if blank is not None:
                 values = np.where(np.isnan(values), blank, values)
@@ -272,16 +308,17 @@ class ArrayColumns:
         return values.astype(np.int64)
 
     def flags(self, name: str, rows: IntArray) -> BoolArray:
-        values = self._numbers(name)[rows]
+        values = self._numbers(name, rows)
         values = np.where(np.isnan(values), 0, values)
         self._refuse(name, rows, values, (values != 0) & (values != 1), "0 or 1")
         return values.astype(np.bool_)
 
-    def blank(self, name: str) -> BoolArray:
-        values = self.values(name)
+    def blank(self, name: str, rows: IntArray) -> BoolArray:
+        require(self, name)
+        values = rows_of(self._arrays[name], rows)
         if values.dtype.kind == "f":
             return np.isnan(values)
-        return np.asarray(values == "") if values.dtype.kind == "U" else np.zeros(self.count, bool)
+        return np.asarray(values == "") if values.dtype.kind == "U" else np.zeros(rows.size, bool)
 
     def _refuse(
         self, name: str, rows: IntArray, values: AnyArray, bad: BoolArray, wanted: str
@@ -292,8 +329,9 @@ class ArrayColumns:
                 f"{self.path}: {name}[{rows[at]}] is {values[at]}, not {wanted}. Correct the array."
             )
 
-    def _numbers(self, name: str) -> AnyArray:
-        values = self.values(name)
+    def _numbers(self, name: str, rows: IntArray) -> AnyArray:
+        require(self, name)
+        values = rows_of(self._arrays[name], rows)
         if values.dtype.kind not in "fiub":
             raise RecordingError(
                 f"{self.path}: array {name!r} holds {values.dtype}, not numbers. "
@@ -419,3 +457,107 @@ def _rows(path: Path, text: TextIO, lines: list[int]) -> Iterator[list[str]]:
             )
         lines.append(reader.line_num)
         yield row
+
+
+# s; nanoseconds of a later time do not fit into 64 bits.
+_MOST_SECONDS = 9e9
+
+# Of a second, by the ending of the name of a column.
+_ENDINGS = {"_ms": 10**3, "_us": 10**6, "_µs": 10**6, "_ns": 10**9}
+_UNITS = {1: "s", 10**3: "ms", 10**6: "µs", 10**9: "ns"}
+
+
+def seconds_of(
+    columns: Columns, chosen: IntArray, names_here: Mapping[str, str]
+) -> tuple[FloatArray | None, str]:
+    """Reads (M,) column t in seconds, and says which unit it was converted from; None without.
+
+    The unit is that of the ending of the column's name in the file. Without such an ending, times
+    that would be later than the year 2255 are of the smaller unit that makes them earlier.
+
+    Raises RecordingError.
+    """
+    if "t" not in columns.names:
+        return None, ""
+    times, named = columns.floats("t", chosen), names_here.get("t", "t")
+    largest = float(np.abs(times[np.isfinite(times)]).max(initial=0.0))
+    of_name = _ENDINGS.get(named.lower()[-3:])
+    units = (of_name,) if of_name else tuple(_UNITS)
+    unit = next((one for one in units if largest <= _MOST_SECONDS * one), None)
+    if unit is None:
+        raise RecordingError(
+            f"{columns.path}: {named} is {largest:g}, which is no time in "
+            f"{' or '.join(_UNITS[one] for one in units)}. Correct the column, or map another one "
+            "to t."
+        )
+    return times / unit, _converted(named, unit, 1, largest)
+
+
+def stamps_of(
+    columns: Columns, chosen: IntArray, names_here: Mapping[str, str]
+) -> tuple[IntArray | None, str]:
+    """Reads (M,) column stamp_ns in ns, as seconds_of does; but only a name tells another unit."""
+    if "stamp_ns" not in columns.names:
+        return None, ""
+    stamps, named = columns.integers("stamp_ns", chosen), names_here.get("stamp_ns", "stamp_ns")
+    unit = _ENDINGS.get(named.lower()[-3:], 10**9)
+    largest = float(np.abs(stamps.astype(np.float64)).max(initial=0.0))
+    if unit != 10**9 and largest > _MOST_SECONDS * unit:
+        raise RecordingError(
+            f"{columns.path}: {named} is {largest:g}, which is no time in {_UNITS[unit]}. Correct "
+            "the column, or map another one to stamp_ns."
+        )
+    return stamps * (10**9 // unit), _converted(named, unit, 10**9, largest)
+
+
+def _converted(named: str, unit: int, wanted: int, largest: float) -> str:
+    if unit == wanted:
+        return ""
+    return (
+        f"{named} is up to {largest:g} and taken as {_UNITS[unit]}: it is converted to "
+        f"{_UNITS[wanted]}."
+    )
+
+
+# An image of a sequence: the last number of its name says which.
+_IMAGE = re.compile(r"(?=.*[a-zA-Z]).*?(\d+)\D*")
+
+
+def frames_of(columns: Columns, chosen: IntArray) -> IntArray:
+    """(M,) frame numbers; of names such as frame_0012.png the last number, if it tells them apart.
+
+    Raises RecordingError.
+    """
+    try:
+        return columns.integers("frame", chosen)
+    except RecordingError:
+        names, index = np.unique(columns.values("frame")[chosen], return_inverse=True)
+        found = [_IMAGE.fullmatch(str(name)) for name in names.tolist()]
+        number = [int(one[1]) if one and len(one[1]) < 18 else -1 for one in found]
+        sequence = coded(columns, "seq", "")[1][chosen]
+        frame = np.array(number, np.int64)[index]
+        pairs = [np.unique(np.stack([sequence, of]), axis=1).shape for of in (index, frame)]
+        if -1 in number or pairs[0] != pairs[1]:
+            raise
+        return frame
+
+
+def tracks_of(columns: Columns, chosen: IntArray) -> IntArray | None:
+    """(M,) id of the true object of each row, NO_TRACK where unknown; None without such a column.
+
+    A gt_id may be any text: where one is no whole number of 64 bits, all are names, which are
+    numbered from 0 as they are sorted.
+
+    Raises RecordingError where a track, or a gt_id of an array of numbers, is no whole number.
+    """
+    if "gt_id" in columns.names:
+        names = columns.values("gt_id")
+        try:
+            return columns.integers("gt_id", chosen, NO_TRACK)
+        except RecordingError:
+            if names.dtype.kind != "U":
+                raise
+        different, number = np.unique(names[chosen], return_inverse=True)
+        # The empty name comes first of all.
+        return number.astype(np.int64) - int(different[0] == "")
+    return columns.integers("track", chosen, NO_TRACK) if "track" in columns.names else None

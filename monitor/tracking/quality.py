@@ -1,6 +1,6 @@
 """Errors of tracks against labelled objects.
 
-Matching over frames never lives here: see monitor/store/track_labels.py.
+Matching over frames never lives here: see monitor/store/labels.py.
 """
 
 from __future__ import annotations

@@ -6,9 +6,10 @@ No connection lives here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -43,7 +44,7 @@ from monitor.wire.records import (
     read_varint,
     record_columns,
 )
-from monitor.wire.values import message_of, value_of
+from monitor.wire.values import message_of
 
 _LENGTH_DELIMITED = 2
 _MESSAGE_INDEX = 3  # its field number in FrameResult
@@ -269,8 +270,30 @@ def stream_header(header: Header) -> frame_pb2.StreamHeader:
 
 def encode_frame(frame: OutgoingFrame) -> bytes:
     """Encodes a ProcessRequest with a frame; full covariances go out as lower triangles."""
-    body = frame_head(frame.frame_id, frame.stamp_ns, frame.ego) + _detections(frame)
-    return framed(2, body)
+    head = frame_head(frame.frame_id, frame.stamp_ns, frame.ego)
+    return framed(2, head, _detections(frame))
+
+
+def encode_frames(
+    numbers: Sequence[int], stamps_ns: Sequence[int], ends: Sequence[int], rows: OutgoingFrame
+) -> list[bytes]:
+    """Encodes ProcessRequests with frames, whose detections are the rows of one, at once.
+
+    numbers, stamps_ns  of each frame
+    ends                where the rows of each frame end, and those of the next one begin
+    """
+    parts = _divided(_detections(rows), rows.id.size, ends)
+    return [
+        framed(2, frame_head(number, stamp_ns, None), part)
+        for number, stamp_ns, part in zip(numbers, stamps_ns, parts, strict=True)
+    ]
+
+
+def _divided(records: bytes, n: int, ends: Sequence[int]) -> Iterator[bytes]:
+    """Divides n records of one length."""
+    length = len(records) // max(n, 1)
+    for begin, end in pairwise((0, *ends)):
+        yield records[begin * length : end * length]
 
 
 def frame_head(frame_id: int | None, stamp_ns: int | None, ego: EgoMotion | None) -> bytes:
@@ -333,6 +356,32 @@ def encode_truth(
     return framed(1, body)
 
 
+def encode_truths(
+    stream: str,
+    numbers: Sequence[int],
+    ends: Sequence[int],
+    ids: IdArray,
+    truth: FloatArray,
+    objects: TrackIds | None,
+) -> list[bytes]:
+    """Encodes ReportGroundTruthRequests for frames at once, as encode_frames does."""
+    if objects is None or objects.known.all():
+        given = {1: ids, 2: truth} | ({} if objects is None else {5: objects.id})
+        records = build(DETECTIONS, LABEL, given, ids.size) if ids.size else b""
+        heads = (truth_pb2.FrameTruth(stream=stream, frame_id=number) for number in numbers)
+        parts = _divided(records, ids.size, ends)
+        return [
+            framed(1, head.SerializeToString(), part)
+            for head, part in zip(heads, parts, strict=True)
+        ]
+    found = []
+    for number, (begin, end) in zip(numbers, pairwise((0, *ends)), strict=True):
+        part = slice(begin, end)
+        some = TrackIds(objects.id[part], objects.known[part])
+        found.append(encode_truth(stream, number, ids[part], truth[part], objects=some))
+    return found
+
+
 def decode_answer(data: bytes, k: int) -> Answered:
     """Decodes a ProcessResponse to a frame. Raises ValueError if it is anything else."""
     response = perception_monitor_pb2.ProcessResponse.FromString(data)
@@ -390,26 +439,29 @@ def _tracks(result: frame_pb2.FrameResult) -> AnsweredTracks:
 def decode_truth_answer(data: bytes) -> tuple[TruthAccount, str]:
     """Reads the account of the labels of a message, and what was wrong with any, in words."""
     response = perception_monitor_pb2.ReportGroundTruthResponse.FromString(data)
-    return value_of(TruthAccount, response.account), _words(response.notices)
+    # A replay reads one for each frame: the names are the same on both sides.
+    counts = {field.name: count for field, count in response.account.ListFields()}
+    return TruthAccount(**counts), _words(response.notices)
 
 
 def refused(data: bytes) -> str | None:
     """Says why a ProcessResponse refuses a whole message; None if it does not."""
+    return refused_or_shed(data)[0]
+
+
+def refused_or_shed(data: bytes) -> tuple[str | None, bool]:
+    """Says likewise, and whether an overloaded sidecar answered a frame without counting it."""
     response = perception_monitor_pb2.ProcessResponse.FromString(data)
     if response.WhichOneof("message") == "header":
-        return None if response.header.accepted else _words([response.header.notice])
-    answered = response.frame.status != frame_pb2.STATUS_REFUSED
-    return None if answered else _words(response.frame.notices)
+        return None if response.header.accepted else _words([response.header.notice]), False
+    frame = response.frame
+    shed = any(int(notice.reason) == Reason.OVERLOAD for notice in frame.notices)
+    answered = frame.status != frame_pb2.STATUS_REFUSED
+    return None if answered else _words(frame.notices), shed
 
 
 def _words(notices: Iterable[Notice | frame_pb2.Notice]) -> str:
     return "; ".join(f"{notice.field}: {notice.message}" for notice in notices)
-
-
-def was_shed(data: bytes) -> bool:
-    """Says whether an overloaded sidecar answered a frame without counting it."""
-    response = perception_monitor_pb2.ProcessResponse.FromString(data)
-    return any(int(notice.reason) == Reason.OVERLOAD for notice in response.frame.notices)
 
 
 def _vectors(columns: RecordColumns, number: int, k: int) -> FloatArray:

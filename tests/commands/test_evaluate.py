@@ -11,7 +11,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from monitor.commands.apply import document_of
 from monitor.commands.evaluate.sweep import agreement
@@ -19,6 +21,7 @@ from monitor.recalibration.class_scaling import Temperature
 from monitor.recalibration.selection import ClassSelection
 from monitor.recalibration.temperature_sweep import MEASURES, SCORES, Sweep
 from monitor.statistics.verdicts import FEWEST_TO_JUDGE
+from monitor.store.recordings import read_columns
 from tests.commands.recordings import (
     DIMENSIONS,
     csv_file,
@@ -28,6 +31,7 @@ from tests.commands.recordings import (
     with_bad_covariances,
 )
 from tests.commands.spoken import done, found, refused, spoken, wrong_usage
+from tests.laws import assert_near
 
 evaluate = partial(found, "evaluate")
 refusal = partial(refused, "evaluate")
@@ -466,3 +470,35 @@ def test_a_sentence_says_which_measures_are_best_at_another_temperature_than_nll
     assert "but UCE, cUCE and UCQS at ≤ 0.1, cECE at ≥ 2. fit takes the T of NLL" in found
     assert "AUSE V" not in found
     assert said(nll=0.0).startswith("No temperature changes the NLL")
+
+
+# ---- portions, and several cores
+
+
+@pytest.fixture(scope="module")
+def files(rows, tmp_path_factory):
+    """The drive as columns of a Parquet file, and as an archive; each larger than a portion."""
+    folder = tmp_path_factory.mktemp("portions")
+    cells = read_columns(csv_file(folder / "drive.csv", rows), {})
+    every, text = np.arange(cells.count), ("class", "seq", "role")
+    table = {
+        n: cells.values(n) if n in text else cells.floats(n, every, np.nan) for n in cells.names
+    }
+    parquet.write_table(pa.table(table), folder / "drive.parquet", row_group_size=100)
+    return folder / "drive.parquet", npz_file(folder / "drive.npz", rows)
+
+
+@pytest.mark.parametrize("words", [(), ("--by", "seq"), ("--class", "car", "--dimensions", "y,x")])
+@pytest.mark.parametrize("i", [0, 1])
+def test_a_file_read_in_portions_measures_as_the_whole_with_any_jobs(
+    files, words, i, monkeypatch, tmp_path
+):
+    # A report needs all rows at once.
+    whole = evaluate(files[i], *words, "--report", tmp_path / "report.html")
+    assert evaluate(files[i], *words) == whole
+    for module in ("statistics.row_columns", "statistics.exact_engine", "store.stored_arrays"):
+        monkeypatch.setattr(f"monitor.{module}.PORTION", 64)
+    monkeypatch.setattr("monitor.store.stored_arrays._SMALL", 0)
+    parts = done("evaluate", files[i], *words, "--json")
+    assert_near(evaluate(files[i], *words), whole)
+    assert done("evaluate", files[i], *words, "--json", "--jobs", 3) == parts

@@ -14,7 +14,7 @@ import pytest
 from monitor.commands import replay
 from monitor.commands.replay_tracking import tracking_table
 from monitor.commands.sending import running_sidecar
-from monitor.store.track_labels import HOW_TO_INSTALL
+from monitor.store.labels import HOW_TO_INSTALL
 from tests.commands.recordings import FRAMES, SEQUENCES, Recorded, labels_file, npz_file
 from tests.commands.spoken import done, found, refused, spoken, wrong_usage
 

@@ -107,7 +107,9 @@ def scene(seed: int, space: Space, t: int, n: int, odd: float):
     near = np.flatnonzero(random.random(n) < 0.6 * (t > 0))
     owner = random.integers(0, max(t, 1), near.size)
     deviation = np.sqrt(np.einsum("nii->ni", tracks.covariance[owner]))
-    detections.mean[near] = tracks.mean[owner] + random.normal(size=(near.size, space.k)) * deviation
+    detections.mean[near] = (
+        tracks.mean[owner] + random.normal(size=(near.size, space.k)) * deviation
+    )
     detections.class_index[near] = tracks.class_index[owner]
     for side in (tracks, detections):
         spoiled(random, side.mean, odd)
@@ -202,6 +204,7 @@ def filters(**other):
 
 def gates(**other):
     """Fitting arguments of gate, by name, but for others."""
+
     def side(n, size):
         return np.zeros((n, size)), np.zeros((n, size, size)), np.zeros(n, int), *np.zeros((2, n))
 

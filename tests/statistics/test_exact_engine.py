@@ -9,6 +9,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import scipy.stats
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.special import expi, gammainc, gammaincc
 
 from monitor.frames.space import Dimension, DimensionKind, IntArray, Space, plain_space
@@ -16,18 +18,18 @@ from monitor.statistics import measures
 from monitor.statistics.exact_engine import (
     BinCut,
     OwnDistributions,
-    bins_equal_count,
     evaluate_rows,
     freeze_edges,
 )
 from monitor.statistics.measures import (
     TAU,
-    BinSums,
     Evaluation,
     EvaluationError,
     ReliabilityBins,
     as_json,
 )
+from monitor.statistics.row_columns import sorted_by
+from tests.laws import assert_near
 from tests.statistics import oracle
 
 XYZ = plain_space(("x", "y", "z"), "m")
@@ -218,14 +220,37 @@ def test_bins_with_few_rows_can_be_left_out():
 
 
 def test_equal_count_bins_keep_the_order_of_equal_rows():
-    # Rows whose error is their place on the axis plus one; every other one is within τ.
-    at = np.array([2.0, 1.0, 1.0, 1.0, 3.0])
-    within = np.arange(5)[:, None] % 2 == 0
-    bins = bins_equal_count(BinSums(at, at, np.ones(5, np.int64), at**2, at + 1, at, within), 2)
+    sigma, error = np.array([[1.0, 1.0, 1.0, 1.0, 3.0], [1.0, 2.0, 3.0, 4.0, 3.0]])
+    rows = 0 * error[:, None], np.square(sigma)[:, None, None], error[:, None]
+    found = evaluate_rows(plain_space(("x",)), *rows, tau=np.array([0.9]), cut=BinCut(2))
+    bins = found.dimensions["x"].bins
     assert bins.n.tolist() == [3, 2]
-    assert bins.squared_error.tolist() == [6.0, 7.0]
-    assert bins.within.tolist() == [[1], [2]]
-    assert (bins.lower.tolist(), bins.upper.tolist()) == ([1.0, 2.0], [1.0, 3.0])
+    assert bins.squared_error.tolist() == [14.0, 25.0]
+    assert bins.within.tolist() == [[1], [1]]
+    assert (bins.lower.tolist(), bins.upper.tolist()) == ([1.0, 1.0], [1.0, 3.0])
+
+
+@pytest.mark.parametrize("kind", ["equal-count", "equal-width"])
+@pytest.mark.parametrize("levels", [19, 50])
+def test_rows_in_many_portions_measure_as_in_one(kind, levels, monkeypatch):
+    """Half of the deviations are rounded, so that there are ties; levels come in any order."""
+    mean, covariance, truth = simulated(4, n=3000)
+    covariance[::2] = np.round(np.maximum(covariance[::2] * np.eye(3), 0.1), 1) * np.eye(3)
+    tau = np.random.default_rng(1).permutation(np.arange(1, levels + 1) / (levels + 1))
+    track = np.arange(3000) // 20
+    words = {"tau": tau, "cut": BinCut(30, kind), "cluster": track}
+    whole = as_json(evaluate_rows(XYZ, mean, covariance, truth, **words))
+    for module in ("exact_engine", "row_columns"):
+        monkeypatch.setattr(f"monitor.statistics.{module}.PORTION", 70)
+    parts = as_json(evaluate_rows(XYZ, mean, covariance, truth, **words))
+    assert_near(parts, whole)
+
+
+@given(st.lists(st.integers(0, 5), min_size=1))
+def test_rows_are_sorted_stably(values):
+    order, found = sorted_by(np.array(values, np.float64))
+    assert order.tolist() == sorted(range(len(values)), key=values.__getitem__)
+    assert found.tolist() == sorted(values)
 
 
 @pytest.mark.parametrize(("n", "k"), list(product([0.7, 100, 250_000, 1_000_000], [1, 4])))

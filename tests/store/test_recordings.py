@@ -8,16 +8,15 @@ import numpy as np
 import pytest
 
 from monitor.frames.space import DimensionKind
+from monitor.store.labels import labels_of, read_label_table
 from monitor.store.recordings import (
-    NO_TRACK,
     Recording,
     not_used,
     read_columns,
     read_recording,
     write_estimates,
 )
-from monitor.store.tables import RecordingError
-from monitor.store.track_labels import labels_of, read_label_table
+from monitor.store.tables import NO_TRACK, RecordingError
 
 TABLE = """\
 seq,role,frame,t,class,score,x,y,yaw,var_x,var_y,var_yaw,cov_y_x,gt_id,ignore,gt_x,gt_y,gt_yaw

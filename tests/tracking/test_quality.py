@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.store.track_labels import HOW_TO_INSTALL, NoMotmetrics, match, scores
+from monitor.store.labels import HOW_TO_INSTALL, NoMotmetrics, match, scores
 from monitor.tracking.quality import (
     FrameTracks,
     Labels,

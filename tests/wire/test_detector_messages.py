@@ -1,5 +1,6 @@
 """Messages of a detector's client: what it sends, and which answers it can use."""
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,10 @@ from monitor.wire.client_messages import (
     Unusable,
     checked,
     encode_frame,
+    encode_frames,
     encode_header,
     encode_truth,
+    encode_truths,
     index_of,
     read_answer,
 )
@@ -88,6 +91,26 @@ def test_the_client_sends_what_protobuf_would_write(data):
         if sent.true_class is not None:
             detection.ground_truth_class = int(sent.true_class[i])
     assert encode_frame(sent) == pb.ProcessRequest(frame=message).SerializeToString()
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=4), st.booleans(), st.booleans())
+def test_frames_and_labels_encoded_at_once_are_those_encoded_one_by_one(sizes, scored, known):
+    n, ends = sum(sizes), np.cumsum(sizes).tolist()
+    random = np.random.default_rng(sizes)
+    ids, numbers, stamps = np.arange(n).astype(np.uint64), range(len(sizes)), [5] * len(sizes)
+    mean, covariance = random.normal(size=(n, 2)), random.normal(size=(n, 2, 2))
+    score = random.uniform(size=n) if scored else None
+    rows = OutgoingFrame(0, 0, ids, np.arange(n), mean, covariance, score)
+    objects = TrackIds(ids + np.uint64(7), np.full(n, known) | (ids % 2 == 0))
+    messages = encode_frames(numbers, stamps, ends, rows)
+    labels = encode_truths("front", numbers, ends, ids, mean, objects)
+    for i, (begin, end) in enumerate(pairwise([0, *ends])):
+        part = slice(begin, end)
+        some = None if score is None else score[part]
+        parts = ids[part], np.arange(n)[part], mean[part], covariance[part], some
+        assert messages[i] == encode_frame(OutgoingFrame(i, 5, *parts))
+        of_part = TrackIds(objects.id[part], objects.known[part])
+        assert labels[i] == encode_truth("front", i, ids[part], mean[part], objects=of_part)
 
 
 @given(st.integers(0, 4), st.integers(1, 5), st.booleans(), st.data())

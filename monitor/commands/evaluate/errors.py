@@ -13,7 +13,7 @@ import numpy as np
 from monitor.commands.evaluation_tables import short, shortened
 from monitor.commands.output import table
 from monitor.commands.pages.report_page import Section
-from monitor.commands.recordings import Usable
+from monitor.commands.soundness import Usable
 from monitor.figures.tables import Table
 from monitor.frames.space import BoolArray, IntArray
 from monitor.statistics.residuals import GroupErrors, errors_of

@@ -13,6 +13,7 @@ from monitor.frames.space import BoolArray
 from monitor.frames.words import SliceBy
 from monitor.options.rows import RANGE_EDGES
 from monitor.store.recordings import OBJECT, Recording
+from monitor.store.stored_arrays import values_and_places
 
 # Groups that a column may divide the rows into.
 _MOST_GROUPS = 100
@@ -25,7 +26,7 @@ def divided(
     names, group = [""], np.zeros(usable.size, np.int64)
     for part in by or (SliceBy.CLASS,):
         if part in recording.beside:
-            found, index = np.unique(recording.beside[part], return_inverse=True)
+            found, index = values_and_places(recording.beside[part])
             values = tuple(found.tolist())
         else:
             ranges = ranges_by(recording.space) if part == SliceBy.RANGE else None
@@ -33,7 +34,7 @@ def divided(
             values, index = parts.names[SliceBy(part)], parts.index[SliceBy(part)]
         if not by and values == (OBJECT,):
             break
-        there, group = np.unique(group * len(values) + index, return_inverse=True)
+        there, group = values_and_places(group * len(values) + index)
         if there.size > _MOST_GROUPS:
             raise ValueError(
                 f"--by {','.join(by)}: there are {there.size} groups, and at most {_MOST_GROUPS} "

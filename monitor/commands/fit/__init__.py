@@ -38,8 +38,8 @@ from monitor.commands.recordings import (
     parts_of,
     ranges_by,
     read_selected,
-    usable_truth,
 )
+from monitor.commands.soundness import usable_truth
 from monitor.frames.slices import RangeBuckets
 from monitor.frames.space import IntArray, Space
 from monitor.frames.words import SliceBy

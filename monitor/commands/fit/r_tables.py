@@ -19,8 +19,8 @@ from monitor.commands.recordings import (
     numbered_tracks,
     parts_of,
     ranges_of,
-    usable_truth,
 )
+from monitor.commands.soundness import usable_truth
 from monitor.frames.space import IntArray
 from monitor.frames.words import Axes, SliceBy
 from monitor.recalibration.estimated.covariates import Layout

@@ -43,8 +43,8 @@ from monitor.matching.labels import match
 from monitor.matching.objects import GateVerdict, LabelRecord
 from monitor.store.column_names import meant, offered, some_of
 from monitor.store.labels import LabelTable, offer_of, read_labels
-from monitor.store.recordings import NO_TRACK, OBJECT, Recording, Source, read_columns
-from monitor.store.tables import BOX, Columns, RecordingError, coded
+from monitor.store.recordings import OBJECT, Recording, Source, read_columns
+from monitor.store.tables import BOX, NO_TRACK, Columns, RecordingError, coded
 
 # Share of the squared error that comes of matches near the gate, above which it decides.
 _MOST_ERROR = 0.5
