@@ -188,6 +188,11 @@ class Recalibrator(Documented):
         """Tells whether positive definite covariances stay so by the form of the method alone."""
         return True
 
+    @property
+    def rescales_by(self) -> tuple[float, ...] | None:
+        """Returns K factors on σ where S Σ S by them is all that apply does, for any estimate."""
+        return None
+
     def apply(self, estimates: Estimates) -> Estimates:
         """Returns the recalibrated estimates; never writes into its argument."""
         raise NotImplementedError

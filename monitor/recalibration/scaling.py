@@ -66,6 +66,11 @@ class Scaled(PerDimension):
 
     scale: Factors
 
+    @property
+    def rescales_by(self) -> tuple[float, ...] | None:
+        """Returns the scale."""
+        return self.scale
+
     def apply(self, estimates: Estimates) -> Estimates:
         """Scales every dimension by itself; correlations stay."""
         return estimates.rescaled(np.array(self.scale))
@@ -149,6 +154,11 @@ class CovarianceScaling(Scaled):
         self.check_positive_definite("correlation", self.k, "scale")
         self.check_positive_definite("whitened", self.k, "scale")
         self.complete_order(self.order, self.k)
+
+    @property
+    def rescales_by(self) -> None:
+        """Says that the form of an estimate decides."""
+        return None
 
     @property
     def keeps_definite(self) -> bool:

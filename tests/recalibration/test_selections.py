@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.frames.detections import Estimates, Limits
-from monitor.frames.space import Dimension, Space, plain_space
+from monitor.frames.space import Dimension, Space, packed_covariances, plain_space
 from monitor.recalibration.quantiles import IsotonicQuantiles
 from monitor.recalibration.recalibrator import (
     Identity,
@@ -268,3 +268,24 @@ def test_rows_that_are_not_sound_are_as_sent_and_their_neighbours_as_made(sound)
     for i, row in enumerate(sound):
         laws.assert_same(found.take(slice(i, i + 1)), (made if row else sent).take(slice(i, i + 1)))
     assert np.array_equal(made.covariance, before)
+
+
+@pytest.mark.parametrize("form", ["variances", "triangles", "whole"])
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=30), st.integers(0, 2**32))
+def test_scalings_of_several_slices_are_applied_as_each_by_itself(form, slices, seed):
+    random = np.random.default_rng(seed)
+    n, k = len(slices), 3
+    covariance = np.array([np.cov(random.normal(size=(k, 9))) for _ in slices])
+    width = {"variances": k, "triangles": k * (k + 1) // 2}.get(form)
+    sent = Estimates(
+        random.normal(size=(n, k)),
+        covariance if width is None else packed_covariances(covariance, width),
+        np.full(n, form == "variances"),
+    )
+    scalings = [VarianceScaling(tuple(random.uniform(0.5, 2, k))) for _ in range(4)]
+    made = share_out(np.array(slices), lambda i: scalings[i]).recalibrated(sent)
+    assert made.shapes == sent.shapes
+    for row, i in enumerate(slices):
+        alone = scalings[i].apply(sent.take(np.array([row])))
+        assert made.covariance[row].tobytes() == alone.covariance.tobytes()
+        assert made.mean[row].tobytes() == alone.mean.tobytes()
