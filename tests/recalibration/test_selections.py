@@ -48,7 +48,7 @@ def chains(*names: str) -> list[tuple[str, ...]]:
 class Counted:
     """Scales variances by a factor, and notes how many rows each call brings."""
 
-    method, output, k = "counted", Output.GAUSSIAN, None
+    method, output, k, rescales_by = "counted", Output.GAUSSIAN, None, None
 
     def __init__(self, factor: float, keeps_definite: bool = True) -> None:
         self.factor, self.keeps_definite = factor, keeps_definite
