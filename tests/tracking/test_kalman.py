@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from monitor.frames.space import DimensionKind, Space, plain_space
 from monitor.tracking.motion import (
-    DimensionNoise,
     SUMS,
+    DimensionNoise,
     TrackerSettings,
     innovation_sums,
     missing_variances,
