@@ -53,7 +53,7 @@ def frames(
     score = random.uniform(size=objects)
     bodies = []
     speeds = random.uniform(0.6, 8.0, objects)
-    for number, boxes in enumerate(_driven(random, objects)):
+    for number, boxes in enumerate(driven(random, objects)):
         columns = {**dict(zip(SPACE.names, boxes.T, strict=True)), "speed": speeds}
         true = np.stack([columns[name] for name in space.names], axis=1)
         frame = OutgoingFrame(
@@ -74,7 +74,7 @@ def frames(
     return bodies
 
 
-def _driven(random: np.random.Generator, objects: int) -> FloatArray:
+def driven(random: np.random.Generator, objects: int) -> FloatArray:
     """Draws (PERIOD, objects, K) true boxes; 0.6 to 8 m/s."""
     radius = random.uniform(2.0, 25.0, objects)
     centre = random.uniform(radius - REACH, REACH - radius, (2, objects))

@@ -230,14 +230,13 @@ def _by_kernel(
     j, plane, period = len(space.joint), _plane(space), dict(space.periods)
     bounds = [period.get(i, 0.0) for i in space.joint]
     bounds += [max_distance if i in plane else np.inf for i in space.joint]
-    sides = (
-        array
-        for side, spot in zip((tracks, detections), spots, strict=True)
-        for array in (side.mean, side.covariance, side.class_index, spot.place, spot.reach)
-    )
+    at, to = spots
+    order = np.argsort(to.place)
     searched = (
-        *(np.ascontiguousarray(array) for array in sides),
-        *(rows[np.argsort(spots[1].place[rows])] for rows in _narrow_and_wide(spots[1].reach)),
+        *(np.ascontiguousarray(tracks.mean), np.ascontiguousarray(tracks.covariance)),
+        *(at.kind, at.place, at.reach),
+        *(np.ascontiguousarray(detections.mean), np.ascontiguousarray(detections.covariance)),
+        *(to.kind, to.place, to.reach, *_narrow_and_wide(to.reach, order)),
         *(np.array(space.joint), np.array(bounds).reshape(2, j)),
     )
     told = max_distance * (1.0 + _ROOM), limit, limit * (1.0 + _ROOM), _MOST_SWEPT
@@ -248,8 +247,9 @@ def _by_kernel(
         if found is None or -found > most:
             return None
         if found >= 0:
+            measures = measures[:found]
             whitened, pivots, nis = measures[:, :j], measures[:, j:-1], measures[:, -1]
-            return GatedPairs(*pairs, whitened, nis, pivots).take(slice(found))
+            return GatedPairs(pairs[0, :found], pairs[1, :found], whitened, nis, pivots)
         room = -found
 
 
@@ -368,32 +368,31 @@ def near_pairs(
         return track, detection
     found = [
         _swept(tracks, detections, rows, max_distance)
-        for rows in _narrow_and_wide(detections.reach)
+        for rows in _narrow_and_wide(detections.reach, np.argsort(detections.place))
         if rows.size
     ]
     return np.concatenate([t for t, _ in found]), np.concatenate([n for _, n in found])
 
 
-def _narrow_and_wide(reach: FloatArray) -> tuple[IntArray, IntArray]:
-    """Tells the rows of detections with an absurd reach from the others.
+def _narrow_and_wide(reach: FloatArray, order: IntArray) -> tuple[IntArray, IntArray]:
+    """Tells the rows of detections with an absurd reach from the others, both in this order.
 
     The window of a track must cover the widest detection. So that a single one with an absurd
     covariance does not open the windows for all, the wide ones are looked for by themselves.
     """
-    if reach.size == 0:
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    middle = np.partition(reach, (reach.size - 1) // 2)[(reach.size - 1) // 2]
-    wide = reach > 4.0 * middle
-    return (~wide).nonzero()[0], wide.nonzero()[0]
+    middle = (reach.size - 1) // 2
+    wide = reach > 4.0 * np.partition(reach, middle)[middle] if reach.size else reach > 0.0
+    if not wide.any():
+        return order, order[:0]
+    wide = wide[order]
+    return order[~wide], order[wide]
 
 
 def _swept(
     tracks: Spots, detections: Spots, rows: IntArray, max_distance: float
 ) -> tuple[IntArray, IntArray]:
-    """Finds near pairs with these rows of the detections."""
-    place, reach = detections.place[rows], detections.reach[rows]
-    along = np.argsort(place, kind="stable")
-    place, kind = place[along], detections.kind[rows[along]]
+    """Finds near pairs with these rows of the detections, in the order of their places."""
+    place, reach, kind = detections.place[rows], detections.reach[rows], detections.kind[rows]
     # Classes one behind the other, each along the length: the key is class, then rank.
     by_class = np.argsort(kind, kind="stable")
     ranks = rows.size + 1
@@ -417,7 +416,7 @@ def _swept(
     ends = np.cumsum(count)
     places = np.arange(count.sum()) - np.repeat(ends - count - begin, count)
     owner = np.repeat(np.arange(count.size), count)
-    return owner, rows[along[by_class[places]]]
+    return owner, rows[by_class[places]]
 
 
 def assign(

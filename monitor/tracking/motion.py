@@ -385,7 +385,8 @@ class InnovationSums:
     def by_group(self, group: IntArray, groups: int) -> InnovationSums:
         """Adds classes up to groups: group (C,) of each class, −1 for none."""
         kept = np.flatnonzero(group >= 0)
-        return _summed([(row[kept], group[kept]) for row in self.table], groups)
+        rows = [np.bincount(group[kept], row[kept], groups) for row in self.table]
+        return InnovationSums(np.array(rows, np.float64))
 
     @property
     def nis_ratio(self) -> FloatArray:
@@ -434,31 +435,21 @@ def innovation_sums(
     before       (m, J) L⁻¹ν of the frame before, NaN where there was no update
     rejected     (r,) class of each rejected track
     """
-    ones, j = np.ones(class_index.size), float(whitened.shape[1])
-    nis, again = (whitened * whitened).sum(axis=1), np.isfinite(before[:, 0])
-    square, repeated = nis, class_index
+    j, nis = whitened.shape[1], np.einsum("mj,mj->m", whitened, whitened)
+    again, square, repeated = np.isfinite(before[:, 0]), nis, class_index
     if not again.all():
         whitened, before, repeated = whitened[again], before[again], class_index[again]
         square = nis[again]
-    rows = [
-        (ones, class_index),
-        (j * ones, class_index),
-        (nis, class_index),
-        ((whitened * before).sum(axis=1), repeated),
-        (square, repeated),
-        ((before * before).sum(axis=1), repeated),
-        (j * ones[: repeated.size], repeated),
-        (np.ones(rejected.size), rejected),
-    ]
-    return _summed(rows, classes)
-
-
-def _summed(rows: list[tuple[FloatArray, IntArray]], groups: int) -> InnovationSums:
-    """Adds up the values of each group in each row, one after the other."""
-    values = np.concatenate([value for value, _ in rows])
-    group = np.concatenate([group + i * groups for i, (_, group) in enumerate(rows)])
-    table = np.bincount(group, weights=values, minlength=len(rows) * groups)
-    return InnovationSums(table.reshape(len(rows), groups))
+    updates = np.bincount(class_index, minlength=classes)
+    table = np.empty((len(SUMS), classes))
+    table[0], table[1] = updates, j * updates
+    table[2] = np.bincount(class_index, nis, classes)
+    table[3] = np.bincount(repeated, np.einsum("mj,mj->m", whitened, before), classes)
+    table[4] = np.bincount(repeated, square, classes)
+    table[5] = np.bincount(repeated, np.einsum("mj,mj->m", before, before), classes)
+    table[6] = j * np.bincount(repeated, minlength=classes)
+    table[7] = np.bincount(rejected, minlength=classes)
+    return InnovationSums(table)
 
 
 def _ratio(numerator: FloatArray, denominator: FloatArray) -> FloatArray:

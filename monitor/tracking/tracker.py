@@ -275,9 +275,9 @@ def _brought_forward(
     if tracks.n == 0:
         return tracks, innovations
     state, covariance = tracks.state, tracks.covariance
-    # Predicted in the axes of the last frame, in which the velocity is given; then moved.
+    # Predicted in the axes of the last frame, in which the velocity is given; then moved. No angle
+    # has a velocity, so that all stay within their period.
     state, covariance = predict(state, covariance, motion, seconds)
-    motion.space.wrap(state)
     if seen.ego is not None:
         travelled = relative_motion(before.pose, seen.ego, seconds)
         if travelled is not None:

@@ -135,10 +135,11 @@ def in_order(found):
 def test_the_gate_lets_in_the_pairs_of_numpy_with_its_bits(
     kernels, space, seed, t, n, limit, farthest, odd
 ):
-    sides = scene(seed, space, t, n, odd)
+    tracks, detections = scene(seed, space, t, n, odd)
     with np.errstate(all="ignore"):
         ours, theirs = (
-            in_order(gated_pairs(*sides, space, limit, farthest, one)) for one in (kernels, None)
+            in_order(gated_pairs(tracks, detections, space, limit, farthest, one))
+            for one in (kernels, None)
         )
     assert ours.track.tolist() == theirs.track.tolist()
     assert ours.detection.tolist() == theirs.detection.tolist()
@@ -151,14 +152,12 @@ def test_the_gate_lets_in_the_pairs_of_numpy_with_its_bits(
 @pytest.mark.parametrize("spread", [1e-3, 1.0, 1e6])
 def test_a_crowd_is_thinned_out_as_in_numpy(kernels, spread):
     random = np.random.default_rng(0)
-    sides = [
-        Gaussians(
-            random.normal(0, spread, (900, 2)), np.tile(np.eye(2), (900, 1, 1)), np.zeros(900, int)
-        )
-        for _ in range(2)
-    ]
+    unit, kind = np.tile(np.eye(2), (900, 1, 1)), np.zeros(900, int)
+    tracks, detections = (
+        Gaussians(random.normal(0, spread, (900, 2)), unit, kind) for _ in range(2)
+    )
     ours, theirs = (
-        in_order(gated_pairs(*sides, plain_space(("x", "y")), 16.0, np.inf, one))
+        in_order(gated_pairs(tracks, detections, plain_space(("x", "y")), 16.0, np.inf, one))
         for one in (kernels, None)
     )
     assert ours.track.tolist() == theirs.track.tolist()
@@ -170,7 +169,7 @@ def test_a_crowd_is_thinned_out_as_in_numpy(kernels, spread):
 @given(seeds, st.floats(-1, 1), st.integers(-13, -9))
 @example(0, 1.0, -11)
 def test_no_bound_drops_a_pair_that_the_gate_keeps(kernels, seed, side, digits):
-    """Detections lie where one dimension alone tells the whole distance, on the gate's very edge."""
+    """One dimension alone tells the whole distance of each detection, at the edge of the gate."""
     random, n, limit = np.random.default_rng(seed), 40, 16.0
     tracks, noise = (covariances(random, n, 3, 1e-3, 1e3) for _ in range(2))
     spread = tracks + noise
