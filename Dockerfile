@@ -11,7 +11,8 @@
 # with --build-arg BASE=docker.io/library/python:3.11.15-slim-bookworm@sha256:...
 ARG BASE=docker.io/library/python:3.11.15-slim-bookworm
 
-# ---- the environment, from wheels alone: neither this stage nor the next has a compiler
+# ---- the environment, from wheels alone: neither this stage nor the next has a compiler, so that NumPy
+# does the work of monitor/native/kernels.c
 FROM ${BASE} AS builder
 
 WORKDIR /build

@@ -42,7 +42,7 @@ def filters(rounds: int, space: Space) -> None:
     random, k, size = np.random.default_rng(0), model.k, model.size
     state, covariance = random.normal(size=(TRACKS, size)), covariances(random, TRACKS, size)
     seen, noise = random.normal(size=(TRACKS, k)), covariances(random, TRACKS, k, 0.05, 0.2)
-    objects = []
+    objects, every = [], np.arange(TRACKS)
     for mean, spread in zip(state, covariance, strict=True):
         one = KalmanFilter(dim_x=size, dim_z=k)
         one.x, one.P, one.H = mean[:, None].copy(), spread.copy(), np.eye(k, size)
@@ -51,7 +51,7 @@ def filters(rounds: int, space: Space) -> None:
 
     def batched() -> None:
         moved, spread = predict(state, covariance, model, SECONDS)
-        update(moved, spread, seen - moved[:, :k], noise)
+        update(moved, spread, (every, every), seen - moved[:, :k], noise)
 
     def one_by_one() -> None:
         for one, z, r in zip(objects, seen, noise, strict=True):

@@ -78,7 +78,7 @@ STAGES = {
         "pipeline.learning:LabelledTracks.whole",
         "pipeline.learning:LabelledTracks.decide",
     ),
-    "metrics": ("service.http:Exporting._look", "service.http:_Handler.do_GET"),
+    "metrics": ("service.http:Exporting.refresh", "service.http:_Handler.do_GET"),
 }
 LOOP, GRPC, OTHER = "loop", "gRPC", "other"
 COLUMNS = (*STAGES, LOOP, GRPC, OTHER)

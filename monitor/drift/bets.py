@@ -172,7 +172,7 @@ class DetectionCells:
     cell       (n,)
     tracked    (n,) whether its track is known
     count      C
-    tempering  (n,) γ of each
+    tempering  (t,) γ of those whose track is known
     frame_tempering
                (C,) γ of the cell as a whole, where no tracks are known
     anchors    (C,) by chart: factor on usual squared errors from which its direction counts
@@ -228,7 +228,7 @@ def _add_tracked(
 ) -> None:
     """Sums over detections of a cell need no row of bets: counts and sums of e' are enough."""
     nees, mapped, cell = cells.nees[rows], cells.mapped[rows], cells.cell[rows]
-    gamma = cells.tempering[rows]
+    gamma = cells.tempering
     zones = np.bincount(cell * 4 + exceeded(cells.k, nees), gamma, 4 * cells.count).reshape(-1, 4)
     n = zones.sum(axis=1)[:, None]
     total = np.bincount(cell, gamma * mapped, cells.count)[:, None]

@@ -8,10 +8,11 @@ truth of late are remembered, and those that say that something is wrong.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -68,7 +69,7 @@ from monitor.drift.second_bets import (
 )
 from monitor.drift.usual import BLOCK_NS, WatchedRows
 from monitor.frames.slices import TOTAL, is_of_classes
-from monitor.frames.space import BoolArray, FloatArray, IntArray
+from monitor.frames.space import BoolArray, FloatArray, IntArray, read_only
 from monitor.statistics.clusters import ALONE, LARGEST, ClusterArray, cluster_id
 
 if TYPE_CHECKING:
@@ -87,6 +88,8 @@ _MANY_ADDED = 1 << 15
 # Bets that a second may speak for: those of columns, and of the tail.
 _SUPPORTED = COLUMNS + 1
 
+
+T = TypeVar("T", int, IntArray)
 
 # Slices, tracks and numbers, (n,) each.
 _Noted: TypeAlias = tuple[IntArray, ClusterArray, IntArray]
@@ -157,49 +160,53 @@ class Supporters:
     """
 
     fewest: int
-    # (G, charts, columns) by slice the latest second in which enough tracks spoke.
-    _together: IntArray = field(
-        default_factory=lambda: np.zeros((0, len(CHARTS), _SUPPORTED), np.int64)
-    )
+    # By slice and stage, chart of the stage and column, the latest second in which enough spoke.
+    _together: IntArray = field(default_factory=lambda: np.zeros((0, 2, _SUPPORTED), np.int64))
     _few: RecentTracks = field(default_factory=lambda: RecentTracks(MOST))
 
     def add(
         self,
         slices: IntArray,
+        stages: IntArray,
         tracks: ClusterArray,
         second: int,
         start: IntArray,
         bets: tuple[IntArray, IntArray],
         speaks: BoolArray,
     ) -> None:
-        """Takes in the same second of m tracks of a source, by slice.
+        """Takes in the same second of m tracks of a source, by stage and slice.
 
-        start   (S,) where each slice begins
-        bets    (W,) charts and columns
+        start   (S,) where each slice at a stage begins
+        bets    (W,) charts of the stage, and columns
         speaks  (m, W) which tracks say that something is wrong
         """
-        most = int(slices.max()) + 1
-        if most > self._together.shape[0]:
-            more = np.full((most - self._together.shape[0], *self._together.shape[1:]), -(2**62))
-            self._together = np.concatenate([self._together, more])
+        places, known = slices * len(Stage) + stages, self._together.shape[0]
+        more = int(places.max()) + 1 - known
+        if more > 0:
+            room = np.full((more, *self._together.shape[1:]), -(2**62))
+            self._together = np.concatenate([self._together, room])
         count = np.add.reduceat(speaks, start, dtype=np.int64)
         enough = count >= self.fewest
         run, at = np.nonzero(enough)
         charts, columns = bets
-        cell = slices[start[run]], charts[at], columns[at]
+        cell = places[start[run]], charts[at], columns[at]
         self._together[cell] = np.maximum(self._together[cell], second)
-        size = np.diff(start, append=slices.size)
+        size = np.diff(start, append=places.size)
         few = np.repeat(~enough & (count > 0), size, axis=0)
         row, at = np.nonzero(few & speaks)
-        place = (slices[row] * len(CHARTS) + charts[at]) * _SUPPORTED + columns[at]
-        self._few.add(place, tracks[row], np.full(row.size, second))
+        cells = self._cell(places[row], charts[at], columns[at])
+        self._few.add(cells, tracks[row], np.full(row.size, second))
 
     def enough(self, slice: int, chart: int, column: int, since: int) -> bool:
         """Says whether enough tracks spoke for a bet in this second or later."""
-        if slice < self._together.shape[0] and self._together[slice, chart, column] >= since:
+        stage = CHARTS[chart].stage
+        place, number = slice * len(Stage) + stage, chart - CHARTS_OF[stage].start
+        if place < self._together.shape[0] and self._together[place, number, column] >= since:
             return True
-        place = (slice * len(CHARTS) + chart) * _SUPPORTED + column
-        return self._few.count(place, since) >= self.fewest
+        return self._few.count(int(self._cell(place, number, column)), since) >= self.fewest
+
+    def _cell(self, place: T, chart: T, column: T) -> T:
+        return (place * 2 + chart) * _SUPPORTED + column
 
 
 def seconds_over(seconds: Records) -> list[slice]:
@@ -218,6 +225,17 @@ def seconds_over(seconds: Records) -> list[slice]:
 
 # s of driving in a stretch: evidence settles with e to the seconds / 30, which overflows at 21,000.
 _LONGEST = 300.0
+
+
+@cache
+def _speaking(k: int) -> tuple[IntArray, IntArray]:
+    """Lists charts of a stage, and columns, of the bets that a second may speak for.
+
+    Of the tail the first chart tells, that of errors that are too large.
+    """
+    sides = sides_of(k)
+    return read_only(np.append(sides.chart, 0)), read_only(np.append(sides.column, COLUMNS))
+
 
 # Of z in sums: its square is cut as NEES/K is.
 _LARGEST_Z = math.sqrt(LARGEST)
@@ -251,7 +269,8 @@ class Chunk:
     board: Evidence = field(init=False)
     usual: Mapping[Stage, UsualArrays] = field(init=False)
     others: FloatArray = field(init=False)
-    _second_bets: dict[Stage, tuple[SecondBets, Bands]] = field(default_factory=dict)
+    # Of the slices at both stages, in the order of Stage.
+    _bands: Bands = field(init=False)
     # Whether no track has two of the seconds, as in every portion of the watch.
     _each_once: bool = field(init=False)
 
@@ -289,7 +308,7 @@ class Chunk:
         # Every detection of a frame has an equal part in its time.
         hours = counts / counts.sum(axis=1, keepdims=True) * (seconds / HOUR)[:, None]
         evidence = np.empty((frames, slices, charts))
-        over = seconds_over(self.seconds)[::-1]
+        over = self._bets_by_group(seconds_over(self.seconds))[::-1]
         begin, enough, driven = 0, self.enough, 0.0
         for frame, (source, changed) in enumerate(
             zip(rows.source.tolist(), rows.changed.tolist(), strict=True)
@@ -297,8 +316,8 @@ class Chunk:
             clock.wait(source, float(seconds[frame]))
             for stage in stages[: 1 + changed]:
                 board.add_detections(CHARTS_OF[stage], hours[frame], likelihood[stage][frame])
-            while over and self.seconds["frame"][over[-1].start] == frame:
-                self._over(over.pop())
+            while over and over[-1][0] == frame:
+                self._over(*over.pop()[1:])
             evidence[frame] = board.by_chart(weights)
             driven += seconds[frame]
             if frame == frames - 1 or driven > _LONGEST or evidence[frame].sum() >= enough:
@@ -326,14 +345,15 @@ class Chunk:
         if rows.votes is not None:
             said = in_cells(rows.votes[stage], rows.frame * slices + place, frames * slices)
             return bounded_likelihood(said).reshape(frames, slices, len(aims), -1)
+        tracked = rows.track != ALONE
         cells = DetectionCells(
             self.k,
             rows.nees[stage],
             usual.mapped(rows.nees[stage], place),
             rows.frame * slices + place,
-            rows.track != ALONE,
+            tracked,
             frames * slices,
-            usual.tempering(place, self.apart),
+            usual.tempering(place[tracked], self.apart[tracked]),
             np.tile(usual.frame_tempering, frames),
             [np.tile(usual.anchor(aim.direction), frames) for aim in aims],
         )
@@ -360,68 +380,82 @@ class Chunk:
                 found[:, column] = np.bincount(cell, values, count)
         return found.reshape(frames, slices, SAID)
 
-    def _over(self, over: slice) -> None:
-        """Gives a group of seconds_over() the hours driven since the last one of its source."""
-        hours = self.family.clock.waited(int(self.seconds["source"][over.start])) / HOUR
-        for stage in Stage:
-            heeded = self._bets(stage).heeded[over]
-            if heeded.all():
-                self._seconds_of(stage, over, hours)
-            elif heeded.any():
-                self._seconds_of(stage, over.start + np.flatnonzero(heeded), hours)
+    def _bets_by_group(self, groups: Sequence[slice]) -> list[tuple[int, int, SecondBets]]:
+        """Returns what is bet on at both stages of each group of seconds_over.
 
-    def _bets(self, stage: Stage) -> SecondBets:
-        """Returns the bets of all seconds at a stage, as far as nothing before changes them."""
-        if stage not in self._second_bets:
-            at, aims = self.place[self.seconds["slice"]], self.family.aims[stage]
-            bets = second_bets(self.k, stage, self.seconds, at, self.usual[stage], aims)
-            bands = bands_of(self.k, self.usual[stage], aims, self.family.settings)
-            self._second_bets[stage] = bets, bands
-        return self._second_bets[stage][0]
-
-    def _seconds_of(self, stage: Stage, chosen: IntArray | slice, hours: float) -> None:
-        """Takes in the same second of m tracks of a source, which is over, at one stage.
-
-        chosen  (m,) which of the seconds they are
-        hours   of driving that they stand for
+        Beside it the frame by which the group is over, and its source.
         """
-        board, charts, there = self.board, CHARTS_OF[stage], channels(self.k)
-        all_bets, bands = self._second_bets[stage]
-        bets = all_bets.take(chosen)
-        found = group_bets(
-            self.k,
-            stage,
-            bets,
-            bands,
-            board.chain[:, stage][:, there],
-            board.clean[:, charts],
-            self._common_before(stage, chosen),
+        if not groups:
+            return []
+        seconds, aims, k = self.seconds, self.family.aims, self.k
+        slices, usual = self.place[seconds["slice"]], self.usual
+        bets = SecondBets.joined(
+            [second_bets(k, stage, seconds, slices, usual[stage], aims[stage]) for stage in Stage]
         )
-        board.chain[:, stage, there] = found.chain
-        common = np.zeros((board.slices, CHANNELS))
-        common[:, there] = found.common
-        self.seconds["common"][chosen, stage] = common[bets.at]
-        second = int(bets.second[0, 0])
-        sides, keys = sides_of(self.k, stage), self.seconds["key"][chosen]
-        speaks = np.column_stack([found.speaks, bets.begins])
-        # Of the tail the chart on errors that are too large tells, the first of its stage.
-        of_charts = charts.start + np.append(sides.chart, 0), np.append(sides.column, COLUMNS)
-        slices = self.chosen[bets.at]
-        self.family.supporters.add(slices, keys, second, found.start, of_charts, speaks)
-        given = hours * found.counts / bets.at.size
-        board.add_seconds(charts, given, found.said, found.tails, second)
+        settings = self.family.settings
+        self._bands = Bands.joined(
+            [bands_of(k, usual[stage], aims[stage], settings) for stage in Stage]
+        )
+        group = np.empty(seconds.size, np.int64)
+        for number, rows in enumerate(groups):
+            group[rows] = number
+        group = group[bets.row]
+        bets = bets.take(np.argsort(group, kind="stable"))
+        edges = np.append(0, np.cumsum(np.bincount(group, minlength=len(groups)))).tolist()
+        first = [rows.start for rows in groups]
+        return [
+            (frame, source, bets.take(slice(*edge)))
+            for frame, source, edge in zip(
+                seconds["frame"][first].tolist(),
+                seconds["source"][first].tolist(),
+                pairwise(edges),
+                strict=True,
+            )
+        ]
 
-    def _common_before(self, stage: Stage, chosen: IntArray | slice) -> FloatArray:
-        """Sums the common levels of earlier seconds by track, this chunk's included; (m, C)."""
-        found: FloatArray = self.seconds["common_total"][chosen, stage]
-        if self._each_once:
-            return found
-        # A key after a pause is another track, and so it is in another life of its source.
+    def _over(self, source: int, bets: SecondBets) -> None:
+        """Takes in the same second of the tracks of a source, which is over.
+
+        It is given the hours driven since the last one of the source.
+        """
+        hours = self.family.clock.waited(source) / HOUR
+        if not bets.at.size:
+            return
+        board, slices, there = self.board, self.board.slices, channels(self.k)
+        if not self._each_once:
+            bets = replace(bets, common=bets.common + self._common_in_chunk(bets))
+        chain = np.concatenate([board.chain[:, stage][:, there] for stage in Stage])
+        clean = np.concatenate([board.clean[:, CHARTS_OF[stage]] for stage in Stage])
+        found = group_bets(self.k, bets, self._bands, chain, clean)
+        stages, place = np.divmod(bets.at, slices)
+        common = np.zeros((found.common.shape[0], CHANNELS))
+        common[:, there] = found.common
+        self.seconds["common"][bets.row, stages] = common[bets.at]
+        second, keys = int(bets.second[0]), self.seconds["key"][bets.row]
+        speaks = np.column_stack([found.speaks, bets.begins])
+        self.family.supporters.add(
+            self.chosen[place], stages, keys, second, found.start, _speaking(self.k), speaks
+        )
+        for stage in Stage:
+            ours = slice(stage * slices, (stage + 1) * slices)
+            counts = found.counts[ours]
+            if counts.any():
+                board.chain[:, stage, there] = found.chain[ours]
+                given = hours * counts / counts.sum()
+                said, tails = found.said[ours], found.tails[ours]
+                board.add_seconds(CHARTS_OF[stage], given, said, tails, second)
+
+    def _common_in_chunk(self, bets: SecondBets) -> FloatArray:
+        """Sums the common levels of those earlier seconds of tracks that are in this chunk; (m, C).
+
+        A key after a pause is another track, and so it is in another life of its source.
+        """
         tracks = cluster_id(tuple(self.seconds[name] for name in ("key", "life", "first")))
         lives = np.unique(tracks, return_inverse=True)[1]
-        common = self.seconds["common"][:, stage] * self.seconds["count"][:, None]
+        common = self.seconds["common"] * self.seconds["count"][:, None, None]
         sums = summed(common, lives, int(lives.max()) + 1)
-        return found + sums[lives[chosen]]
+        found: FloatArray = sums[lives[bets.row], bets.at // self.board.slices]
+        return found[:, channels(self.k)]
 
     # ---- alarms
 

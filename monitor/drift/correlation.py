@@ -69,11 +69,6 @@ def summed(values: FloatArray, place: IntArray, size: int) -> FloatArray:
     return found
 
 
-def copied(table: Records) -> Records:
-    """Copies a table."""
-    return _plain(table).copy().view(table.dtype)
-
-
 def _plain(table: Records) -> Records:
     return table.view(f"V{table.dtype.itemsize}")
 

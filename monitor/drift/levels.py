@@ -40,7 +40,7 @@ from functools import cache
 import numpy as np
 from scipy.special import chdtri
 
-from monitor.frames.space import Columns, FloatArray, IntArray
+from monitor.frames.space import BoolArray, Columns, FloatArray, IntArray
 
 # Bets on levels beyond the band: factors on the variance.
 FACTORS = (1.25, 1.75, 2.5, 5.0)
@@ -188,24 +188,22 @@ def not_too_low(level: FloatArray, count: IntArray, usual: UsualLevels) -> Float
 
 def common_level(
     chain: FloatArray,
-    found: Residuals,
-    at: IntArray,
+    precision: FloatArray,
+    weighted: FloatArray,
     low: FloatArray,
     high: FloatArray,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Takes the seconds of m tracks into the chains of P slices; a slice without any stays.
+    """Takes the same second of some tracks into the chains of P slices, of which each has some.
 
     chain      (P, STATES) probabilities after the second before, from the lower to the upper end
                of the band; zeros where there was none
-    at         (m,) the slice of each
+    precision, weighted
+               (P,) Σ 1/v and Σ r/v over the tracks
     low, high  (P,) ends of the bands, low ≤ 0 ≤ high
     returns    the chain after the second; its expectation, (P,); and of the lower and the upper
                end of the band ln p(y | end) less ln Σ_c P(c) p(y | c), (2, P)
     source     Rabiner 1989, eq. 20
     """
-    slices = low.size
-    precision = np.bincount(at, 1 / found.v, slices)
-    weighted = np.bincount(at, found.r / found.v, slices)
     level = low[:, None] + (high - low)[:, None] * np.linspace(0.0, 1.0, STATES)
     # ln p(y | c), but for what all c have in common.
     said = level * weighted[:, None] - 0.5 * level * level * precision[:, None]
@@ -216,9 +214,7 @@ def common_level(
     total = weight.sum(axis=1, keepdims=True)
     evidence = largest[:, 0] + np.log(total[:, 0])
     after = weight / total
-    there = np.bincount(at, minlength=slices) > 0
-    edges = said[:, [0, -1]].T - evidence
-    return np.where(there[:, None], after, chain), (after * level).sum(axis=1), edges
+    return after, (after * level).sum(axis=1), said[:, [0, -1]].T - evidence
 
 
 def _moved(chain: FloatArray) -> FloatArray:
@@ -251,61 +247,57 @@ def steepest(sign: IntArray | int, degrees: FloatArray, count: IntArray) -> Floa
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Beyond(Columns):
-    """Seconds of m tracks as bets on W levels beyond an end of a band see them, (m, W) each.
+class Beyond:
+    """Seconds of tracks as bets on levels beyond an end of a band see them, (m,) each.
 
     r         by how far the level lies beyond the end
     v         as in Residuals
     dulled    1 − j·learning, of j seconds of the track since the change
-    steepest  largest slope: v counts as d/steepest at least
     """
 
     r: FloatArray
     v: FloatArray
     dulled: FloatArray
-    steepest: FloatArray
 
-    def log_ratios(self, at: tuple[IntArray, ...]) -> FloatArray:
-        """Returns ln p(y | b)/p(y | e) of some for each of FACTORS, (c, 4), not cut yet."""
-        r, v, dulled, steepest = (
-            getattr(self, name)[at][:, None] for name in self.__dataclass_fields__
-        )
-        d = _BEYOND * dulled
-        found: FloatArray = (d * r - 0.5 * d * d) / np.maximum(v, d / steepest)
+    @property
+    def terms(self) -> FloatArray:
+        """Returns what a second adds to the sums of `of_factors`, (2, m)."""
+        weight = self.dulled / self.v
+        return np.stack([weight * self.r, weight * self.dulled])
+
+    def log_ratios(self, steepest: FloatArray) -> FloatArray:
+        """Returns ln p(y | b)/p(y | e) for each of FACTORS, (m, 4), at most 4.
+
+        steepest  (m,) largest slope: v counts as d/steepest at least
+        """
+        d = _BEYOND * self.dulled[:, None]
+        v = np.maximum(self.v[:, None], d / steepest[:, None])
+        found: FloatArray = np.minimum((d * self.r[:, None] - 0.5 * d * d) / v, _MOST_LOG_ODDS)
         return found
 
 
-def summed_log_ratios(
-    found: Beyond, start: IntArray, told: float
-) -> tuple[FloatArray, tuple[IntArray, IntArray]]:
-    """Adds ln p(y | b)/p(y | e) of m seconds up, each at most 4, over runs of them.
+def of_factors(sums: FloatArray) -> FloatArray:
+    """Returns ln p(y | b)/p(y | e) = (d r − d²/2)/v over some seconds for each of FACTORS, (…, 4).
 
-    d r/v − d²/2v, with d in proportion to ln b − e, is known for all of FACTORS by two sums. It is
-    at most r²/2v: where that is more than is told, or the slope is bounded, seconds are looked at
-    one by one.
+    d is in proportion to ln of a factor, so that two sums tell it for all of them; unless something
+    is cut, or a slope bounded.
 
-    start    (S,) where each run begins
-    told     nats, at most 4, of which more are told
-    returns  (S, W, 4); and which seconds, and which of the W, have more nats than that
+    sums  (2, …) of Beyond.terms
     """
-    r, v, dulled = found.r, found.v, found.dulled
-    weight = dulled / v
-    linear, square = (np.add.reduceat(weight * each, start) for each in (r, dulled))
-    sums = _of_factors(linear, square)
-    at = np.nonzero((r > 0) & (r * r > 2 * told * v) | (dulled * _BEYOND[-1] > found.steepest * v))
-    said = found.log_ratios(at)
-    loud = said.max(axis=1, initial=-np.inf) > told
-    more = np.minimum(said, _MOST_LOG_ODDS) - _of_factors((weight * r)[at], (weight * dulled)[at])
-    run = np.searchsorted(start, at[0], side="right") - 1
-    for factor, column in enumerate(more.T):
-        added = np.bincount(run * r.shape[1] + at[1], column, linear.size)
-        sums[..., factor] += added.reshape(linear.shape)
-    return sums, (at[0][loud], at[1][loud])
+    linear, square = sums[..., None]
+    found: FloatArray = _BEYOND * linear - 0.5 * _BEYOND**2 * square
+    return found
 
 
-def _of_factors(linear: FloatArray, square: FloatArray) -> FloatArray:
-    """Returns d r/v − d²/2v for each of FACTORS, (…, 4), from what ln of these is multiplied by."""
-    found: FloatArray = _BEYOND * linear[..., None] - 0.5 * _BEYOND**2 * square[..., None]
+def may_exceed(beyond: FloatArray, v: FloatArray, nats: float) -> BoolArray:
+    """Tells where any bet may win more than so many nats: (d r − d²/2)/v is at most r²/2v."""
+    found: BoolArray = (beyond > 0) & (beyond * beyond > 2 * nats * v)
+    return found
+
+
+def may_be_bounded(steepest: FloatArray, v: FloatArray) -> BoolArray:
+    """Tells where the slope of any bet may be bounded."""
+    found: BoolArray = _BEYOND[-1] > steepest * v
     return found
 
 

@@ -164,11 +164,11 @@ class TrackSeconds:
             over.append(self._closed(slots[self._tracks.others(slots, wave.found["turn"])]))
             self._tracks.add(slots, wave)
         over.append(self._closed(self._tracks.over(ended)))
-        seconds = over[0] if over[0].size == sum(one.size for one in over) else np.concatenate(over)
+        there = [one for one in over if one.size]
+        seconds = there[0] if len(there) == 1 else np.concatenate(over)
+        if len(there) > 1:
+            seconds = seconds.take(_in_order(seconds))
         seconds["frame"] = [arrivals.ended[turn] for turn in seconds["turn"].tolist()]
-        # Turns of one source ascend with time, even where it is set back.
-        names = "key", "slice", "turn", "source"
-        seconds = seconds.take(np.lexsort([seconds[name] for name in names]))
         # Also where nothing is over now: who is followed must not hang on how rows are cut.
         self._end_idle()
         self._make_room()
@@ -182,9 +182,12 @@ class TrackSeconds:
         for ours, name in (("known_life", "life"), ("first", "first")):
             there[there] = tracks.rows[ours][slots[there]] == seconds[name][there]
         there[there] = tracks.rows["known"][slots[there]]
-        common = seconds["common"] * seconds["count"][:, None, None]
-        chosen, which = np.unique(slots[there], return_inverse=True)
-        tracks.common[chosen] += correlation.summed(common[there], which, chosen.size)
+        common = seconds["common"][there] * seconds["count"][there, None, None]
+        slots = slots[there]
+        chosen, which = np.unique(slots, return_inverse=True)
+        if chosen.size < slots.size:
+            slots, common = chosen, correlation.summed(common, which, chosen.size)
+        tracks.common[slots] += common
 
     def reckon_from(self, slice: int, stage: int, shift: FloatArray) -> None:
         """Takes common levels of a slice from other usual levels, which lie lower by `shift`.
@@ -289,7 +292,8 @@ class TrackSeconds:
         if not slots.size:
             return np.zeros(0, SECOND)
         tracks, idle_ns = self._tracks, self.settings.idle_ns
-        rows, over = tracks.rows.take(slots), np.zeros(slots.size, SECOND)
+        rows, over = tracks.rows.take(slots), np.empty(slots.size, SECOND)
+        over["common"] = 0.0
         for name in _OF_BOTH:
             over[name] = rows[name]
         count = rows["count"][:, None, None]
@@ -354,6 +358,15 @@ class TrackSeconds:
         leaves[order] = correlation.longest_unseen(tracks.of("arrived")[order], many)
         self.left_out += int(tracks.of("count")[leaves].sum())
         tracks.drop(leaves)
+
+
+def _in_order(rows: Records) -> IntArray:
+    """Orders tracks or seconds of them by source, time, slice and key.
+
+    Turns of one source ascend with time, even where it is set back.
+    """
+    found: IntArray = np.lexsort([rows[name] for name in ("key", "slice", "turn", "source")])
+    return found
 
 
 # What a second has of its track as it is when it is over.
@@ -456,7 +469,8 @@ class _Tracks:
         """Returns the slots of tracks with a second of these turns that goes on."""
         if not turns.size:
             return self.slots[:0]
-        return np.flatnonzero((self.rows["count"] > 0) & np.isin(self.rows["turn"], turns))
+        slots = np.flatnonzero((self.rows["count"] > 0) & np.isin(self.rows["turn"], turns))
+        return slots[_in_order(self.rows.take(slots))]
 
     def others(self, slots: IntArray, turn: IntArray) -> BoolArray:
         """Says which of the tracks have a second of another turn that goes on."""

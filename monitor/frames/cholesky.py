@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from monitor import native
-from monitor.frames.space import BoolArray, FloatArray, square_from_triangle
+from monitor.frames.space import BoolArray, FloatArray, above_diagonal, square_from_triangle
 
 # A pivot this small against its diagonal is zero but for rounding: singular.
 SINGULAR = 1e-12
@@ -66,12 +66,14 @@ def factorise_lower(a: FloatArray, kernels: native.Kernels | None = native.kerne
         for j in range(k):
             # The root of a negative pivot is NaN, and so are all pivots after it.
             np.sqrt(a[j, j], out=a[j, j])
-            a[j + 1 :, j] /= a[j, j]
-            for i in range(j + 1, k):
-                a[i, j + 1 : i + 1] -= a[j + 1 : i + 1, j] * a[i, j]
+            column = a[j + 1 :, j]
+            column /= a[j, j]
+            # The whole square in one call: what is above the diagonal is anything until the end.
+            a[j + 1 :, j + 1 :] -= column[:, None] * column
         pivot = a[step, step]
         regular = (pivot * pivot > smallest).all(axis=0)
     a[-1, -1, ~regular] = np.nan
+    a[above_diagonal(k)] = 0.0
 
 
 def pivots(packed: FloatArray, k: int, order: tuple[int, ...]) -> FloatArray:

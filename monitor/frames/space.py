@@ -80,13 +80,15 @@ class Columns:
 
         A field that is None in any part is None in the outcome.
         """
-        columns = ([getattr(part, name) for part in parts] for name in cls.__dataclass_fields__)
-        return cls(
-            *(
-                None if any(c is None for c in column) else np.concatenate(column)
-                for column in columns
-            )
-        )
+
+        def together(column: list[Any]) -> Any:
+            if any(one is None for one in column):
+                return None
+            first = column[0]
+            return first.joined(column) if isinstance(first, Columns) else np.concatenate(column)
+
+        names = cls.__dataclass_fields__
+        return cls(*(together([getattr(part, name) for part in parts]) for name in names))
 
 
 @cache
@@ -118,6 +120,13 @@ def diagonal_in_triangle(k: int) -> IntArray:
     """Finds the diagonal of a k × k matrix in its lower triangle; (k,)."""
     step = np.arange(1, k + 1)
     return step * (step + 1) // 2 - 1
+
+
+@cache
+def above_diagonal(k: int) -> tuple[IntArray, IntArray]:
+    """Lists rows and columns of what is above the diagonal of a k × k matrix."""
+    rows, columns = np.triu_indices(k, 1)
+    return rows, columns
 
 
 def packed_covariances(covariance: FloatArray, form: int) -> FloatArray:

@@ -15,7 +15,8 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from monitor.frames.detections import Limits, Reason, absent, full_matrices, symmetric
+from monitor.frames.covariances import absent, full_matrices, symmetric
+from monitor.frames.detections import Limits, Reason
 from monitor.frames.frame import (
     ReceivedObjects,
     ReceivedRegion,

@@ -6,8 +6,10 @@ knows what the numbers mean. `CALIBRATION_MONITOR_NATIVE=off` leaves the kernels
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 if TYPE_CHECKING:
@@ -34,6 +36,25 @@ class Kernels(Protocol):
     def factorise_lower(self, a: FloatArray, singular: float, /) -> None:
         """Turns lower triangles (K, K, N) into their Cholesky factors, in place."""
 
+    def plausible(self, mean: FloatArray, packed: FloatArray, least: float, most: float, /) -> bool:
+        """Tells whether means (n, K) and packed covariances are finite, and variances in bounds."""
+
+    def usable(
+        self,
+        class_index: IntArray,
+        mean: FloatArray,
+        packed: FloatArray,
+        order: IntArray,
+        pivot: FloatArray,
+        classes: int,
+        largest_mean: float,
+        least: float,
+        most: float,
+        singular: float,
+        /,
+    ) -> bool:
+        """Tells whether all detections of a frame pass; if so, it has written the pivots (n, K)."""
+
     def read_records(
         self,
         data: bytes,
@@ -54,16 +75,53 @@ class Kernels(Protocol):
     ) -> bytes:
         """Writes n records as the one given, but for their fields, from columns (n, …)."""
 
+    def predict(
+        self,
+        state: FloatArray,
+        covariance: FloatArray,
+        moving: IntArray,
+        diffusion: FloatArray,
+        seconds: float,
+        grown: float,
+        /,
+    ) -> None:
+        """Moves states (T, S) and covariances (T, S, S) on by a time step, in place."""
+
+    def update(
+        self,
+        state: FloatArray,
+        covariance: FloatArray,
+        track: IntArray,
+        detection: IntArray,
+        innovation: FloatArray,
+        noise: FloatArray,
+        grown: float,
+        /,
+    ) -> None:
+        """Updates some states (T, S) and covariances (T, S, S), in place."""
+
+    def gate(self, *arguments: FloatArray | IntArray | float) -> int | None:
+        """Writes the pairs within a gate; returns how many, −n if n have no room, or None."""
+
 
 def _built() -> Kernels | None:
-    """Imports the extension; None where it was not built, or is switched off."""
+    """Imports the extension; None where it is switched off, or built of another source."""
     if os.environ.get(SWITCH) == "off":
         return None
     try:
         extension: Any = importlib.import_module("monitor.native._kernels")
     except ImportError:
         return None
+    source = Path(__file__).with_name("kernels.c")
+    if source.exists() and digest(source) != extension.SOURCE:
+        # In a clone that has gone on since it was built: other kernels than the code asks for.
+        return None
     return cast(Kernels, extension)
+
+
+def digest(source: Path) -> str:
+    """Returns the first digits of the SHA-256 of kernels.c."""
+    return hashlib.sha256(source.read_bytes()).hexdigest()[:12]
 
 
 kernels: Final = _built()

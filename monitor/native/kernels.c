@@ -9,6 +9,7 @@
 #define Py_LIMITED_API 0x030B0000
 #include <Python.h>
 
+#include <float.h>
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -83,7 +84,29 @@ static void *take(Arrays *arrays, PyObject *object, const char *name, char forma
     return view->buf;
 }
 
-/* Checks the number of arguments, and 1 <= k <= MOST_DIMENSIONS. */
+/* Takes an argument into the variable of its name, or goes to the end. */
+#define TAKE(name, argument, format, access, axes, shape) \
+    if ((name = take(&arrays, argument, #name, format, access, axes, shape)) == NULL) goto end
+
+/* Reads so many numbers; returns whether all were some. */
+static int numbers(PyObject *const *args, Py_ssize_t n, double *values)
+{
+    for (Py_ssize_t i = 0; i < n; i++)
+        values[i] = PyFloat_AsDouble(args[i]);
+    return !PyErr_Occurred();
+}
+
+/* Checks that each of n places lies below an end. */
+static int within(const char *name, const int64_t *places, Py_ssize_t n, Py_ssize_t end)
+{
+    for (Py_ssize_t i = 0; i < n; i++)
+        if (places[i] < 0 || places[i] >= end) {
+            PyErr_Format(PyExc_ValueError, "%s %lld is not below %zd", name, (long long)places[i], end);
+            return 0;
+        }
+    return 1;
+}
+
 static int counted(const char *name, Py_ssize_t given, Py_ssize_t wanted)
 {
     if (given == wanted)
@@ -108,6 +131,8 @@ static int dimensions_fit(Py_ssize_t k)
 
 typedef double Lanes[LANES];
 
+#define EACH_LANE for (int lane = 0; lane < LANES; lane++)
+
 /* Turns packed lower triangles into their factors, in place.
  *
  * Each entry is diminished by the products of the columns before, in their order, whatever the order
@@ -117,33 +142,24 @@ typedef double Lanes[LANES];
  */
 static unsigned factorise(Lanes *restrict a, Py_ssize_t k, double singular)
 {
-    unsigned regular = (1u << LANES) - 1;
+    int64_t irregular[LANES] = {0}; /* as wide as a value, so that lanes stay side by side */
     for (Py_ssize_t i = 0; i < k; i++) {
-        double *restrict row = a[TRIANGLE(i, 0)];
-        Lanes smallest;
-        for (int lane = 0; lane < LANES; lane++)
-            smallest[lane] = singular * row[i * LANES + lane];
-        for (Py_ssize_t j = 0; j < i; j++) {
-            const double *above = a[TRIANGLE(j, 0)];
-            Lanes entry;
-            memcpy(entry, row + j * LANES, sizeof entry);
+        Lanes *restrict row = a + TRIANGLE(i, 0);
+        Lanes entry, smallest;
+        EACH_LANE smallest[lane] = singular * row[i][lane];
+        for (Py_ssize_t j = 0; j <= i; j++) {
+            Lanes *above = a + TRIANGLE(j, 0);
+            memcpy(entry, row[j], sizeof entry);
             for (Py_ssize_t m = 0; m < j; m++)
-                for (int lane = 0; lane < LANES; lane++)
-                    entry[lane] -= above[m * LANES + lane] * row[m * LANES + lane];
-            for (int lane = 0; lane < LANES; lane++)
-                row[j * LANES + lane] = entry[lane] / above[j * LANES + lane];
+                EACH_LANE entry[lane] -= above[m][lane] * row[m][lane];
+            if (j < i)
+                EACH_LANE row[j][lane] = entry[lane] / above[j][lane];
         }
-        Lanes entry;
-        memcpy(entry, row + i * LANES, sizeof entry);
-        for (Py_ssize_t m = 0; m < i; m++)
-            for (int lane = 0; lane < LANES; lane++)
-                entry[lane] -= row[m * LANES + lane] * row[m * LANES + lane];
-        for (int lane = 0; lane < LANES; lane++) {
-            const double pivot = sqrt(entry[lane]);
-            row[i * LANES + lane] = pivot;
-            regular &= ~((unsigned)!(pivot * pivot > smallest[lane]) << lane);
-        }
+        EACH_LANE row[i][lane] = sqrt(entry[lane]);
+        EACH_LANE irregular[lane] |= !(row[i][lane] * row[i][lane] > smallest[lane]);
     }
+    unsigned regular = 0;
+    EACH_LANE regular |= (unsigned)!irregular[lane] << lane;
     return regular;
 }
 
@@ -187,6 +203,126 @@ static PyObject *factorise_lower(PyObject *self, PyObject *const *args, Py_ssize
                 a[(k * k - 1) * n + first + lane] = NAN;
     }
     done = Py_NewRef(Py_None);
+end:
+    release(&arrays);
+    return done;
+}
+
+/* ---- frames/detections.py */
+
+/* Takes packed covariances of n detections: variances (n, K) or lower triangles (n, K (K + 1) / 2). */
+static const double *take_packed(Arrays *arrays, PyObject *object, Py_ssize_t n, Py_ssize_t k,
+                                 Py_ssize_t *form)
+{
+    Py_ssize_t shape[2] = {n, -1};
+    const double *packed = take(arrays, object, "packed", 'd', READ, 2, shape);
+    *form = shape[1];
+    if (packed == NULL || !dimensions_fit(k) || *form == k || *form == TRIANGLE(k, 0))
+        return PyErr_Occurred() ? NULL : packed;
+    PyErr_Format(PyExc_ValueError, "packed has %zd values a row: none of the forms", *form);
+    return NULL;
+}
+
+/* Tells whether no size is larger; NaN is. */
+static int at_most(double most, const double *values, Py_ssize_t count)
+{
+    int64_t beyond = 0;
+    for (Py_ssize_t i = 0; i < count; i++)
+        beyond |= !(fabs(values[i]) <= most);
+    return !beyond;
+}
+
+/* Tells whether all variances of packed covariances lie in bounds. */
+static int bounded(const double *packed, Py_ssize_t form, Py_ssize_t n, Py_ssize_t k,
+                   const double bounds[2])
+{
+    int fits = 1;
+    for (; n > 0; n--, packed += form)
+        for (Py_ssize_t i = 0; i < k; i++) {
+            const double variance = packed[form == k ? i : TRIANGLE(i, i)];
+            fits &= variance >= bounds[0] && variance <= bounds[1];
+        }
+    return fits;
+}
+
+/* plausible(mean (n, K), packed, least, most): tells whether all is finite, and variances in bounds. */
+static PyObject *plausible(PyObject *self, PyObject *const *args, Py_ssize_t given)
+{
+    (void)self;
+    Arrays arrays = {.taken = 0};
+    PyObject *done = NULL;
+    double bounds[2], *mean;
+    Py_ssize_t shape[2] = {-1, -1}, form;
+    if (!counted("plausible", given, 4) || !numbers(args + 2, 2, bounds))
+        return NULL;
+    TAKE(mean, args[0], 'd', READ, 2, shape);
+    const double *packed = take_packed(&arrays, args[1], shape[0], shape[1], &form);
+    if (packed != NULL)
+        done = PyBool_FromLong(at_most(DBL_MAX, mean, shape[0] * shape[1]) &&
+                               at_most(DBL_MAX, packed, shape[0] * form) &&
+                               bounded(packed, form, shape[0], shape[1], bounds));
+end:
+    release(&arrays);
+    return done;
+}
+
+/* Writes the diagonals of Cholesky factors, (n, K), in the order of dimensions (K,).
+ *
+ * returns  1 if all covariances have a factor
+ */
+static int find_pivots(const double *packed, Py_ssize_t form, Py_ssize_t n, Py_ssize_t k,
+                       const int64_t *order, double singular, double *pivot)
+{
+    Lanes block[TRIANGLE(MOST_DIMENSIONS, 0)];
+    const int alone = form != TRIANGLE(k, 0);
+    int fits = 1;
+    for (; n > 0; n -= LANES, packed += LANES * form, pivot += LANES * k) {
+        for (Py_ssize_t i = 0; i < k; i++)
+            for (Py_ssize_t j = alone ? i : 0; j <= i; j++) {
+                const int64_t p = order[i], q = order[j];
+                const int64_t place = alone ? p : p > q ? TRIANGLE(p, q) : TRIANGLE(q, p);
+                /* Lanes that are left over compute the first detection once more. */
+                EACH_LANE block[TRIANGLE(i, j)][lane] = packed[(lane < n ? lane * form : 0) + place];
+            }
+        if (!alone)
+            fits &= factorise(block, k, singular) == (1u << LANES) - 1;
+        for (Py_ssize_t i = 0; i < k; i++)
+            for (Py_ssize_t lane = 0; lane < LANES && lane < n; lane++) {
+                const double found = block[TRIANGLE(i, i)][lane];
+                pivot[lane * k + i] = alone ? sqrt(found) : found;
+                fits &= found > 0.0;
+            }
+    }
+    return fits;
+}
+
+/* usable(class_index (n,), mean (n, K), packed, order (K,), pivot (n, K), classes, largest_mean, least,
+ *        most, singular)
+ *
+ * Tells whether all detections of a frame pass: classes below their number, means, covariances. If so,
+ * the pivots are written; else they are anything. */
+static PyObject *usable(PyObject *self, PyObject *const *args, Py_ssize_t given)
+{
+    (void)self;
+    Arrays arrays = {.taken = 0};
+    PyObject *done = NULL;
+    double told[5], *mean, *pivot;
+    int64_t *class_index, *order;
+    Py_ssize_t shape[2] = {-1, -1}, form;
+    if (!counted("usable", given, 10) || !numbers(args + 5, 5, told))
+        return NULL;
+    TAKE(mean, args[1], 'd', READ, 2, shape);
+    const Py_ssize_t n = shape[0], k = shape[1];
+    TAKE(class_index, args[0], 'q', READ, 1, shape);
+    TAKE(order, args[3], 'q', READ, 1, shape + 1);
+    TAKE(pivot, args[4], 'd', WRITE, 2, shape);
+    const double *packed = take_packed(&arrays, args[2], n, k, &form);
+    if (packed == NULL || !within("order", order, k, k))
+        goto end;
+    int fits = at_most(told[1], mean, n * k) && bounded(packed, form, n, k, told + 2);
+    for (Py_ssize_t row = 0; row < n; row++)
+        fits &= class_index[row] >= 0 && (double)class_index[row] < told[0];
+    done = PyBool_FromLong(fits && find_pivots(packed, form, n, k, order, told[4], pivot));
 end:
     release(&arrays);
     return done;
@@ -349,13 +485,411 @@ end:
     return done;
 }
 
+/* ---- tracking/motion.py: eight tracks side by side */
+
+/* Where GCC can, for wider vectors too, picked when loaded; the bits are the same in all. */
+#if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__)
+#define WIDE __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define WIDE
+#endif
+#define INLINE static inline __attribute__((always_inline))
+
+/* Checks that states hold k measured dimensions, then velocities. */
+static int states_fit(Py_ssize_t size, Py_ssize_t k)
+{
+    if (size >= k && size <= 2 * MOST_DIMENSIONS)
+        return dimensions_fit(k);
+    PyErr_Format(PyExc_ValueError, "%zd states of %zd dimensions", size, k);
+    return 0;
+}
+
+/* predict(state (T, S), covariance (T, S, S), moving (V,), diffusion (S, S), seconds, grown):
+ * F x and F P F' + Q, in place; the last V states are the velocities. */
+static PyObject *predict(PyObject *self, PyObject *const *args, Py_ssize_t given)
+{
+    (void)self;
+    Arrays arrays = {.taken = 0};
+    PyObject *done = NULL;
+    double told[2], *state, *covariance, *diffusion;
+    int64_t *moving;
+    if (!counted("predict", given, 6) || !numbers(args + 4, 2, told))
+        return NULL;
+    Py_ssize_t shape[3] = {-1, -1, 0}, velocities = -1;
+    TAKE(state, args[0], 'd', WRITE, 2, shape);
+    const Py_ssize_t tracks = shape[0], size = shape[2] = shape[1];
+    TAKE(covariance, args[1], 'd', WRITE, 3, shape);
+    TAKE(moving, args[2], 'q', READ, 1, &velocities);
+    TAKE(diffusion, args[3], 'd', READ, 2, shape + 1);
+    const Py_ssize_t k = size - velocities;
+    if (!states_fit(size, k) || !within("moving", moving, velocities, k))
+        goto end;
+    for (Py_ssize_t t = 0; t < tracks; t++) {
+        double *x = state + t * size, *p = covariance + t * size * size;
+        for (Py_ssize_t v = 0; v < velocities; v++) {
+            x[moving[v]] += told[0] * x[k + v];
+            for (Py_ssize_t i = 0; i < size; i++)
+                p[moving[v] * size + i] += told[0] * p[(k + v) * size + i];
+        }
+        for (Py_ssize_t i = 0; i < size; i++)
+            for (Py_ssize_t v = 0; v < velocities; v++)
+                p[i * size + moving[v]] += told[0] * p[i * size + k + v];
+        for (Py_ssize_t i = 0; i < size * size; i++)
+            p[i] += diffusion[i];
+        for (Py_ssize_t i = 0; i < size; i++)
+            p[i * size + i] *= told[1];
+    }
+    done = Py_NewRef(Py_None);
+end:
+    release(&arrays);
+    return done;
+}
+
+/* Adds the products of n pairs of entries, b's so far apart, to a sum, in order. */
+INLINE void add_products(double *restrict sum, Lanes *a, Lanes *b, Py_ssize_t step, Py_ssize_t n)
+{
+    Lanes total;
+    memcpy(total, sum, sizeof total);
+    for (Py_ssize_t m = 0; m < n; m++)
+        EACH_LANE total[lane] += a[m][lane] * b[m * step][lane];
+    memcpy(sum, total, sizeof total);
+}
+
+/* Multiplies (rows, n), whose rows are so far apart, by (n, columns). */
+INLINE void multiply(Lanes *restrict out, Lanes *a, Py_ssize_t step, Lanes *b, Py_ssize_t rows,
+                     Py_ssize_t n, Py_ssize_t columns)
+{
+    memset(out, 0, (size_t)(rows * columns) * sizeof *out);
+    for (Py_ssize_t i = 0; i < rows; i++)
+        for (Py_ssize_t j = 0; j < columns; j++)
+            add_products(out[i * columns + j], a + i * step, b + j, columns, n);
+}
+
+/* Turns (k, k) into minus its inverse by the sweep operator. */
+INLINE void sweep_out(Lanes *restrict a, Py_ssize_t k)
+{
+    Lanes row[MOST_DIMENSIONS], pivot, factor;
+    for (Py_ssize_t j = 0; j < k; j++) {
+        memcpy(pivot, a[j * k + j], sizeof pivot);
+        for (Py_ssize_t c = 0; c < k; c++)
+            EACH_LANE row[c][lane] = a[j * k + c][lane] / pivot[lane];
+        for (Py_ssize_t i = 0; i < k; i++) {
+            memcpy(factor, a[i * k + j], sizeof factor);
+            for (Py_ssize_t c = 0; c < k; c++)
+                EACH_LANE a[i * k + c][lane] -= factor[lane] * row[c][lane];
+        }
+        for (Py_ssize_t c = 0; c < k; c++) {
+            memcpy(a[j * k + c], row[c], sizeof pivot);
+            memcpy(a[c * k + j], row[c], sizeof pivot);
+        }
+        EACH_LANE a[j * k + j][lane] = -1.0 / pivot[lane];
+    }
+}
+
+/* Updates p (size, size), on and below its diagonal, and x by nu and r (k, k); `room` is behind. */
+WIDE static void update_lanes(Lanes *p, Lanes *x, Lanes *nu, Lanes *r, Lanes *room, Py_ssize_t size,
+                              Py_ssize_t k, double grown)
+{
+    Lanes *inverse = room, *gain = inverse + k * k, *rest = gain + size * k;
+    Lanes *carried = rest + size * k, *half = carried + size * k;
+    for (Py_ssize_t i = 0; i < k; i++)
+        for (Py_ssize_t j = 0; j < k; j++)
+            EACH_LANE inverse[i * k + j][lane] =
+                (p[i * size + j][lane] + r[i * k + j][lane]) * (i == j ? grown : 1.0);
+    sweep_out(inverse, k);
+    for (Py_ssize_t i = 0; i < k * k; i++)
+        EACH_LANE inverse[i][lane] = -inverse[i][lane];
+    multiply(gain, p, size, inverse, size, k, k);
+    for (Py_ssize_t i = 0; i < size * k; i++)
+        EACH_LANE rest[i][lane] = -gain[i][lane];
+    for (Py_ssize_t i = 0; i < k; i++)
+        EACH_LANE rest[i * k + i][lane] += 1.0;
+    multiply(half, rest, k, p, size, k, size);
+    for (Py_ssize_t i = k * size; i < size * size; i++)
+        EACH_LANE half[i][lane] += p[i][lane];
+    multiply(carried, gain, k, r, size, k, k);
+    for (Py_ssize_t i = 0; i < size; i++) {
+        for (Py_ssize_t j = 0; j <= i; j++) {
+            Lanes entry = {0.0};
+            add_products(entry, half + i * size, rest + j * k, 1, k);
+            if (j >= k)
+                EACH_LANE entry[lane] += half[i * size + j][lane];
+            add_products(entry, carried + i * k, gain + j * k, 1, k);
+            EACH_LANE p[i * size + j][lane] = entry[lane] * (i == j ? grown : 1.0);
+        }
+        Lanes moved = {0.0};
+        add_products(moved, gain + i * k, nu, 1, k);
+        EACH_LANE x[i][lane] += moved[lane];
+    }
+}
+
+/* Copies n numbers into a lane. */
+static void spread(Lanes *to, int lane, const double *from, Py_ssize_t n)
+{
+    for (Py_ssize_t i = 0; i < n; i++)
+        to[i][lane] = from[i];
+}
+
+/* update(state (T, S), covariance (T, S, S), track (M,), detection (M,), innovation (M, K),
+ *        noise (N, K, K), grown): Joseph's form for some tracks, in place; K states are measured. */
+static PyObject *update(PyObject *self, PyObject *const *args, Py_ssize_t given)
+{
+    (void)self;
+    Arrays arrays = {.taken = 0};
+    PyObject *done = NULL;
+    void *memory = NULL;
+    double grown, *state, *covariance, *innovation, *noise;
+    int64_t *track, *detection;
+    if (!counted("update", given, 7) || !numbers(args + 6, 1, &grown))
+        return NULL;
+    Py_ssize_t shape[3] = {-1, -1, 0}, pairs[2] = {-1, -1};
+    TAKE(state, args[0], 'd', WRITE, 2, shape);
+    const Py_ssize_t size = shape[2] = shape[1];
+    TAKE(covariance, args[1], 'd', WRITE, 3, shape);
+    TAKE(innovation, args[4], 'd', READ, 2, pairs);
+    TAKE(track, args[2], 'q', READ, 1, pairs);
+    TAKE(detection, args[3], 'q', READ, 1, pairs);
+    const Py_ssize_t k = pairs[1];
+    Py_ssize_t noises[3] = {-1, k, k};
+    TAKE(noise, args[5], 'd', READ, 3, noises);
+    if (!states_fit(size, k) || !within("track", track, pairs[0], shape[0]) ||
+        !within("detection", detection, pairs[0], noises[0]))
+        goto end;
+    memory = PyMem_Malloc((size_t)((2 * size + 1) * size + (3 * size + 2 * k + 1) * k + 1) *
+                          sizeof(Lanes));
+    if (memory == NULL) {
+        PyErr_NoMemory();
+        goto end;
+    }
+    /* Aligned for the widest vectors. */
+    Lanes *p = (Lanes *)(((uintptr_t)memory + sizeof *p - 1) & ~(uintptr_t)(sizeof *p - 1));
+    Lanes *x = p + size * size, *nu = x + size, *r = nu + k, *room = r + k * k;
+    for (Py_ssize_t first = 0; first < pairs[0]; first += LANES) {
+        const int here = pairs[0] - first < LANES ? (int)(pairs[0] - first) : LANES;
+        EACH_LANE {
+            /* Lanes without a pair repeat the last. */
+            const Py_ssize_t pair = first + (lane < here ? lane : here - 1);
+            spread(p, lane, covariance + track[pair] * size * size, size * size);
+            spread(x, lane, state + track[pair] * size, size);
+            spread(nu, lane, innovation + pair * k, k);
+            spread(r, lane, noise + detection[pair] * k * k, k * k);
+        }
+        update_lanes(p, x, nu, r, room, size, k, grown);
+        for (int lane = 0; lane < here; lane++) {
+            double *to = covariance + track[first + lane] * size * size;
+            for (Py_ssize_t i = 0; i < size; i++) {
+                state[track[first + lane] * size + i] = x[i][lane];
+                for (Py_ssize_t j = 0; j <= i; j++)
+                    to[i * size + j] = to[j * size + i] = p[i * size + j][lane];
+            }
+        }
+    }
+    done = Py_NewRef(Py_None);
+end:
+    PyMem_Free(memory);
+    release(&arrays);
+    return done;
+}
+
+/* ---- tracking/association.py */
+
+/* n tracks or detections, of `size` numbers each; place and reach along the first length. */
+typedef struct {
+    const double *mean, *covariance, *place, *reach;
+    const int64_t *kind;
+    Py_ssize_t n, size;
+} Side;
+
+static int take_side(Arrays *all, PyObject *const *args, Side *side)
+{
+    Py_ssize_t shape[3] = {-1, -1, 0};
+    if ((side->mean = take(all, args[0], "mean", 'd', READ, 2, shape)) == NULL)
+        return 0;
+    side->n = shape[0], side->size = shape[2] = shape[1];
+    return (side->covariance = take(all, args[1], "covariance", 'd', READ, 3, shape)) != NULL &&
+           (side->kind = take(all, args[2], "class_index", 'q', READ, 1, shape)) != NULL &&
+           (side->place = take(all, args[3], "place", 'd', READ, 1, shape)) != NULL &&
+           (side->reach = take(all, args[4], "reach", 'd', READ, 1, shape)) != NULL;
+}
+
+/* The pairs found, of which `most` are kept, and what they have to fulfil in each of j dimensions:
+ * the period, 0 for none, and how far apart they may be. */
+typedef struct {
+    Side tracks, detections;
+    const int64_t *joint;
+    const double *period, *farthest;
+    int64_t *track, *detection, *near;
+    Py_ssize_t j, found, most;
+    double bound;
+} Search;
+
+/* Innovation in a joint dimension; an angle as NumPy has it: (values + half) % period - half. */
+static double apart(const Search *s, int64_t t, int64_t d, Py_ssize_t i)
+{
+    const double value = s->detections.mean[d * s->detections.size + s->joint[i]] -
+                         s->tracks.mean[t * s->tracks.size + s->joint[i]];
+    if (!(s->period[i] > 0.0))
+        return value;
+    const double rest = fmod(value + s->period[i] / 2, s->period[i]);
+    return (rest < 0.0 ? rest + s->period[i] : rest) - s->period[i] / 2;
+}
+
+/* Entry of S in joint dimensions. */
+static double joined(const Search *s, int64_t t, int64_t d, Py_ssize_t i, Py_ssize_t m)
+{
+    const Py_ssize_t a = s->tracks.size, b = s->detections.size;
+    return s->tracks.covariance[(t * a + s->joint[i]) * a + s->joint[m]] +
+           s->detections.covariance[(d * b + s->joint[i]) * b + s->joint[m]];
+}
+
+/* Sweeps over n detections in the order of their places; returns whether `most` were enough. */
+static int sweep(Search *s, const int64_t *rows, Py_ssize_t n, double farthest, Py_ssize_t most)
+{
+    double reach = 0.0, low = INFINITY, high = -INFINITY;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        reach = s->detections.reach[rows[i]] > reach ? s->detections.reach[rows[i]] : reach;
+        low = fmin(low, s->detections.place[rows[i]]), high = fmax(high, s->detections.place[rows[i]]);
+    }
+    for (Py_ssize_t t = 0; t < s->tracks.n; t++)
+        low = fmin(low, s->tracks.place[t]), high = fmax(high, s->tracks.place[t]);
+    farthest = fmin(2.0 * (high - low), farthest);
+    for (Py_ssize_t t = 0; t < s->tracks.n; t++) {
+        const double window = fmin(s->tracks.reach[t] + reach, farthest), at = s->tracks.place[t];
+        Py_ssize_t begin = 0, end = n;
+        while (begin < end) {
+            const Py_ssize_t middle = (begin + end) / 2;
+            if (s->detections.place[rows[middle]] < at - window)
+                begin = middle + 1;
+            else
+                end = middle;
+        }
+        /* Without a branch that depends on the class: it would be guessed wrong. */
+        Py_ssize_t near = 0;
+        for (; begin < n && s->detections.place[rows[begin]] <= at + window; begin++) {
+            const int64_t d = rows[begin];
+            const int same = s->detections.kind[d] == s->tracks.kind[t];
+            const double reaches = s->tracks.reach[t] + s->detections.reach[d];
+            s->near[near] = d;
+            near += same & (fabs(s->detections.place[d] - at) <= reaches);
+            most -= same;
+        }
+        if (most < 0)
+            return 0;
+        for (Py_ssize_t c = 0; c < near; c++) {
+            const int64_t d = s->near[c];
+            Py_ssize_t i = 0;
+            for (; i < s->j; i++) {
+                const double nu = apart(s, t, d, i);
+                if (!(nu * nu <= s->bound * joined(s, t, d, i, i) && fabs(nu) <= s->farthest[i]))
+                    break;
+            }
+            if (i == s->j && s->found++ < s->most)
+                s->track[s->found - 1] = t, s->detection[s->found - 1] = d;
+        }
+    }
+    return 1;
+}
+
+/* Turns factor into that of S, and u into the whitened innovation; returns lanes with a factor. */
+WIDE static unsigned measure(Lanes *factor, Lanes *u, Py_ssize_t j, double singular)
+{
+    const unsigned regular = factorise(factor, j, singular);
+    for (Py_ssize_t i = 0; i < j; i++) {
+        for (Py_ssize_t m = 0; m < i; m++)
+            EACH_LANE u[i][lane] -= factor[TRIANGLE(i, m)][lane] * u[m][lane];
+        EACH_LANE u[i][lane] /= factor[TRIANGLE(i, i)][lane];
+    }
+    return regular;
+}
+
+/* gate(mean (T, S), covariance (T, S, S), class_index, place, reach (T,) of tracks, the same of
+ *      detections, narrow and wide detections in the order of their places, joint (J,),
+ *      [period, farthest] (2, J), written: pairs (2, M), measures (M, 2 J + 1),
+ *      farthest, limit, bound, most swept, grown, singular)
+ *
+ * measures  whitened innovation, pivots, squared distance
+ * returns   the number of pairs; -n if n > M are within the bounds; None if too many were swept
+ */
+static PyObject *gate(PyObject *self, PyObject *const *args, Py_ssize_t given)
+{
+    (void)self;
+    Arrays arrays = {.taken = 0};
+    PyObject *done = NULL;
+    Search s = {.found = 0};
+    double told[6], *bounds, *measures;
+    int64_t *narrow, *wide, *joint, *pairs;
+    if (!counted("gate", given, 22) || !numbers(args + 16, 6, told))
+        return NULL;
+    if (!take_side(&arrays, args, &s.tracks) || !take_side(&arrays, args + 5, &s.detections))
+        goto end;
+    Py_ssize_t narrows = -1, wides = -1, j = -1, room[2] = {2, -1};
+    TAKE(narrow, args[10], 'q', READ, 1, &narrows);
+    TAKE(wide, args[11], 'q', READ, 1, &wides);
+    TAKE(joint, args[12], 'q', READ, 1, &j);
+    TAKE(bounds, args[13], 'd', READ, 2, ((Py_ssize_t[]){2, j}));
+    TAKE(pairs, args[14], 'q', WRITE, 2, room);
+    TAKE(measures, args[15], 'd', WRITE, 2, ((Py_ssize_t[]){room[1], 2 * j + 1}));
+    const Py_ssize_t n = s.detections.n;
+    if (!dimensions_fit(j) || !within("narrow", narrow, narrows, n) || !within("wide", wide, wides, n) ||
+        !within("joint", joint, j, s.tracks.size) || !within("joint", joint, j, s.detections.size))
+        goto end;
+    s.joint = joint, s.period = bounds, s.farthest = bounds + j, s.j = j;
+    s.track = pairs, s.detection = pairs + room[1], s.most = room[1], s.bound = told[2];
+    const Py_ssize_t most = told[3] >= 0.0 && told[3] < 1e9 ? (Py_ssize_t)told[3] : 0;
+    s.near = PyMem_Malloc((size_t)(narrows + wides + 1) * sizeof *s.near);
+    if (s.near == NULL) {
+        PyErr_NoMemory();
+        goto end;
+    }
+    const int all = sweep(&s, narrow, narrows, told[0], most) && sweep(&s, wide, wides, told[0], most);
+    PyMem_Free(s.near);
+    if (!all) {
+        done = Py_NewRef(Py_None);
+        goto end;
+    }
+    Py_ssize_t kept = 0;
+    for (Py_ssize_t first = 0; s.found <= s.most && first < s.found; first += LANES) {
+        Lanes factor[TRIANGLE(MOST_DIMENSIONS, 0)], u[MOST_DIMENSIONS];
+        const int here = s.found - first < LANES ? (int)(s.found - first) : LANES;
+        EACH_LANE {
+            const Py_ssize_t pair = first + (lane < here ? lane : here - 1);
+            for (Py_ssize_t i = 0; i < j; i++) {
+                u[i][lane] = apart(&s, s.track[pair], s.detection[pair], i);
+                for (Py_ssize_t m = 0; m <= i; m++)
+                    factor[TRIANGLE(i, m)][lane] = joined(&s, s.track[pair], s.detection[pair], i, m);
+                factor[TRIANGLE(i, i)][lane] *= told[4];
+            }
+        }
+        const unsigned regular = measure(factor, u, j, told[5]);
+        for (int lane = 0; lane < here; lane++) {
+            double nis = 0.0, *out = measures + kept * (2 * j + 1);
+            for (Py_ssize_t i = 0; i < j; i++) {
+                nis += u[i][lane] * u[i][lane];
+                out[i] = u[i][lane], out[j + i] = factor[TRIANGLE(i, i)][lane];
+            }
+            out[2 * j] = nis;
+            s.track[kept] = s.track[first + lane], s.detection[kept] = s.detection[first + lane];
+            kept += (regular >> lane & 1) && nis <= told[1];
+        }
+    }
+    done = PyLong_FromSsize_t(s.found <= s.most ? kept : -s.found);
+end:
+    release(&arrays);
+    return done;
+}
+
 /* ---- module */
 
 #define KERNEL(name) {#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL, NULL}
 
 static PyMethodDef methods[] = {
     KERNEL(factorise_lower),
+    KERNEL(gate),
+    KERNEL(plausible),
+    KERNEL(predict),
     KERNEL(read_records),
+    KERNEL(update),
+    KERNEL(usable),
     KERNEL(write_records),
     {NULL, NULL, 0, NULL},
 };

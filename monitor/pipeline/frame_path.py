@@ -63,11 +63,12 @@ from monitor.pipeline.streams import (
     mistakes,
     read_tracks,
 )
+from monitor.pipeline.together import Begun, begun_together
 from monitor.pipeline.truth import Ahead, Search, TruthLedger
 from monitor.recalibration.recalibrator import sent_where_unsound, sound_rows
 from monitor.store.entries import Kept
 from monitor.store.journal import Journal
-from monitor.tracking.motion import missing_variances, one_second
+from monitor.tracking.motion import missing_variances
 from monitor.tracking.tracker import Tracker, tracker_model
 
 log = logging.getLogger(__name__)
@@ -160,8 +161,6 @@ class Pipeline:
         self._tracking = self._tracker_settings if tracker.tracks_here else None
         # Our track ids begin behind those of a tracker elsewhere.
         self._foreign = 0 if tracker.kind is TrackerKind.EMBEDDED else FOREIGN_TRACKS
-        if self._tracking is not None:
-            one_second()  # imported now, so that the first header need not wait for it
 
     def adjust(self, config: Config) -> None:
         """Applies another configuration from the next frame on, after a reload."""
@@ -262,15 +261,20 @@ class Pipeline:
         arrival_ns  of a clock that never moves back; None: how long they waited is not measured
         """
         self.remember_answered()
+        observes = self.config.recalibration.mode is Mode.OBSERVE
+        why = Reason.OBSERVE_MODE if observes else Reason.NONE
+        begun = begun_together(frames, self.recalibrators.selection, self.slices, self.limits, why)
         answers = []
-        for stream, frame in frames:
+        for (stream, frame), one in zip(frames, begun, strict=True):
             if any(one.name == stream.header.stream for one in self._answered):
                 # Whether a frame is new is known once those before it are remembered.
                 self.remember_answered()
-            answers.append(self._answer(stream, frame, arrival_ns))
+            answers.append(self._answer(stream, frame, arrival_ns, one))
         return answers
 
-    def _answer(self, stream: Stream, frame: ReceivedFrame, arrival_ns: int | None) -> FrameAnswer:
+    def _answer(
+        self, stream: Stream, frame: ReceivedFrame, arrival_ns: int | None, begun: Begun | None
+    ) -> FrameAnswer:
         name, limit_seconds = stream.header.stream, self.config.server.stale_seconds
         answer = None
         with contained(self.counters, log, "frame of stream %s passed through unprocessed", name):
@@ -280,7 +284,7 @@ class Pipeline:
                 # A stale frame goes back as it came.
                 answer = self._passed_through(frame, Dropped.STALE, Reason.STALE, STALE)
             else:
-                answer = self._process(stream, frame, arrival_ns)
+                answer = self._process(stream, frame, arrival_ns, begun)
         if answer is None:
             answer = self._passed_through(frame, Dropped.FAILED, Reason.INTERNAL)
         self.counters.count_frame(answer.reason, fast=frame.fast)
@@ -320,14 +324,15 @@ class Pipeline:
         reasons = np.full(n, reason, np.uint8)
         return FrameAnswer(frame, reasons, versions=(version,), notices=notices)
 
-    def _process(self, stream: Stream, frame: ReceivedFrame, arrival_ns: int | None) -> FrameAnswer:
+    def _process(
+        self, stream: Stream, frame: ReceivedFrame, arrival_ns: int | None, begun: Begun | None
+    ) -> FrameAnswer:
         header = stream.header
         classes = len(header.classes)
         came, frame = frame, frame.with_softmax(classes)
-        examined = examine(frame.detections, header.space, classes, self.limits, stream.assumed)
+        begun = begun or self._begun(stream, frame)
+        examined, recalibrated = begun.examined, begun.recalibrated
         batch = examined.batch
-        slices = stream.slices.of(batch.class_index, batch.sent.mean, batch.assumed)
-        recalibrated = self._recalibrated(batch, slices)
         self.latest[header.stream] = recalibrated
         examined = recalibrated.marked(examined)
         notices: tuple[Notice, ...] = ()
@@ -374,6 +379,14 @@ class Pipeline:
         )
         self._answered.append(Answered(stream, frame.detections.n, arrival_ns, remember))
         return answer
+
+    def _begun(self, stream: Stream, frame: ReceivedFrame) -> Begun:
+        header, limits = stream.header, self.limits
+        classes = len(header.classes)
+        examined = examine(frame.detections, header.space, classes, limits, stream.assumed)
+        batch = examined.batch
+        slices = stream.slices.of(batch.class_index, batch.sent.mean, batch.assumed)
+        return Begun(examined, self._recalibrated(batch, slices))
 
     def _recalibrated(self, batch: FrameBatch, slices: IntArray) -> Recalibrated:
         """Recalibrates the usable detections of a frame; failed ones stay as they were sent."""

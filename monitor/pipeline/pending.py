@@ -87,6 +87,7 @@ class PendingFrame:
     objects_told       whether objects of that revision have come
     released           whether the estimates were let go
     before_account     whether it came before the account began, which never counts it
+    weighed            bytes that the store counts for it
     """
 
     stored: StoredFrame
@@ -102,6 +103,7 @@ class PendingFrame:
     objects_told: bool = False
     released: bool = False
     before_account: bool = False
+    weighed: int = 0
 
     def __post_init__(self) -> None:
         self.outcome = np.zeros(self.stored.n, np.uint8)
@@ -184,11 +186,9 @@ def tracks_of(
 
 def slice_keys(slices: IntArray, table: SliceTable) -> tuple[tuple[SliceKey, ...], IntArray]:
     """Returns the keys of the slices of n detections, and (n,) an index into them."""
-    if slices.size and np.count_nonzero(slices == slices[0]) == slices.size:
-        # Most frames are of one class.
-        used, place = slices[:1], np.zeros(slices.size, np.int64)
-    else:
-        used, place = np.unique(slices, return_inverse=True)
+    # There are few slices: to count is quicker than to sort.
+    there = np.bincount(slices) > 0
+    used, place = np.flatnonzero(there), (np.cumsum(there) - 1)[slices]
     entries = (table.slices[index] for index in used.tolist())
     keys = (SliceKey(entry.key, entry.overflow, entry.space.assumed) for entry in entries)
     return tuple(keys), place
@@ -268,7 +268,9 @@ class PendingStore:
 
     def _weigh(self, frame: PendingFrame, times: int) -> None:
         """Counts the bytes and waiting detections of a frame; times = -1 takes them back."""
-        self.bytes += times * frame.nbytes
+        if times > 0:
+            frame.weighed = frame.nbytes
+        self.bytes += times * frame.weighed
         if not frame.kept:
             self.unkept += times * frame.waiting
 

@@ -464,8 +464,9 @@ class TruthLedger:
         """
         parts = rows_with_truth(frame, record) if record.rows.size else ()
         for matched, labelled in parts:
-            in_overflow = np.isin(matched.slices, self.live.slices.overflowing)
-            self.counters.overflow_detections += int(np.count_nonzero(in_overflow))
+            for slice in self.live.slices.overflowing:
+                overflowed = int(np.count_nonzero(matched.slices == slice))
+                self.counters.overflow_detections += overflowed
             self.live.count(matched)
             if not again:
                 # The statistics hold the rows already, so the ledger must hold them too.

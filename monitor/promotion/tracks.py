@@ -11,7 +11,7 @@ from collections import OrderedDict, deque
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import groupby, islice
+from itertools import groupby
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -284,8 +284,8 @@ def row_layout(kind: AnyKind) -> np.dtype[Any]:
     )
 
 
-def packed_rows(frames: Sequence[AnyLabelled]) -> list[bytes]:
-    """Packs each row of some frames of one kind, in their order; no array of a frame is held."""
+def packed_rows(frames: Sequence[AnyLabelled]) -> bytes:
+    """Packs the rows of some frames of one kind, one after the other, as in row_layout."""
     layout = row_layout(frames[0].kind)
     counts = [frame.n for frame in frames]
     rows = np.zeros(sum(counts), layout)
@@ -293,8 +293,7 @@ def packed_rows(frames: Sequence[AnyLabelled]) -> list[bytes]:
     columns = [frame.columns() for frame in frames]
     for name in columns[0]:
         rows[name] = np.concatenate([one[name] for one in columns])
-    whole, size = rows.tobytes(), layout.itemsize
-    return [whole[start : start + size] for start in range(0, len(whole), size)]
+    return rows.tobytes()
 
 
 @dataclass(slots=True)
@@ -305,7 +304,7 @@ class OpenTrack:
     latest_ns  event time of its latest row
     idle_ns    it is over when no row came for longer
     longest_ns after its first row it is over
-    rows       packed: every stride-th of those that were seen
+    rows       packed: every stride-th of those that were seen, at most 2 × rows_per_track
     """
 
     kind: AnyKind
@@ -319,35 +318,19 @@ class OpenTrack:
     seen: int = 0
     stride: int = 1
     rows: list[bytes] = field(default_factory=list)
-    # It goes on from the one time of its source up to before the other.
-    from_ns: int = field(init=False)
-    until_ns: int = field(init=False)
 
-    def __post_init__(self) -> None:
-        self._reach()
+    def over(self, now_ns: int) -> bool:
+        """Tells whether it is whole at a time of its source, or that was set back before it."""
+        return (
+            now_ns - self.latest_ns > self.idle_ns
+            or now_ns - self.first_ns >= self.longest_ns
+            or self.first_ns - now_ns > self.longest_ns + self.idle_ns
+        )
 
-    def _reach(self) -> None:
-        # A clock may have been set back to before its first row.
-        self.from_ns = self.first_ns - self.longest_ns - self.idle_ns
-        self.until_ns = min(self.latest_ns + self.idle_ns + 1, self.first_ns + self.longest_ns)
-
-    def take(self, stamp_ns: int, delay_ns: int, row: bytes, most: int) -> None:
-        """Takes in a row, in any order; at most 2 × most are kept, evenly spread."""
-        if stamp_ns > self.latest_ns:
-            self.latest_ns = stamp_ns
-            self._reach()
-        elif stamp_ns < self.first_ns:
-            self.first_ns = stamp_ns
-            self._reach()
-        if delay_ns > self.delay_ns:
-            self.delay_ns = delay_ns
-        if self.seen % self.stride == 0:
-            if len(self.rows) == 2 * most:
-                # Rows 0, 2s, 4s, … stay; this one has number 2 · most · s, and is the next of them.
-                del self.rows[1::2]
-                self.stride *= 2
-            self.rows.append(row)
-        self.seen += 1
+    def thin(self) -> None:
+        """Keeps every other row: 0, 2s, 4s, … of stride s."""
+        del self.rows[1::2]
+        self.stride *= 2
 
 
 def whole_tracks(units: Sequence[OpenTrack], most: int) -> Iterator[AnyTrack]:
@@ -466,27 +449,37 @@ class OpenTracks:
             yield frames
 
     def _take(self, frames: Sequence[AnyLabelled]) -> None:
-        longest, most, known = (
-            self.settings.longest_ns,
-            self.settings.rows_per_track,
-            self._open.get,
-        )
-        rows = iter(zip(_keys(frames, longest), packed_rows(frames), strict=True))
+        longest, most = self.settings.longest_ns, 2 * self.settings.rows_per_track
+        keys, packed = _keys(frames, longest), packed_rows(frames)
+        size, known, first = row_layout(frames[0].kind).itemsize, self._open.get, 0
         self._looked = False
         for frame in frames:
-            stamp, delay = frame.stamp_ns, frame.delay_ns
+            stamp, delay, begin = frame.stamp_ns, frame.delay_ns, first
             now = self._time.see(frame.source, stamp)
-            too_late = now - stamp >= longest
-            if too_late:
-                deque(islice(rows, frame.n), 0)
+            first += frame.n
+            if now - stamp >= longest:
                 continue
-            for place, (key, row) in enumerate(islice(rows, frame.n)):
+            for place in range(begin, first):
+                key = keys[place]
                 unit = known(key)
-                if unit is None or not unit.from_ns <= now < unit.until_ns:
-                    unit = self._begun(key, unit, frame, place, now)
+                if unit is None or unit.over(now):
+                    unit = self._begun(key, unit, frame, place - begin, now)
                     if unit is None:
                         continue
-                unit.take(stamp, delay, row, most)
+                # Rows come in any order.
+                if stamp > unit.latest_ns:
+                    unit.latest_ns = stamp
+                elif stamp < unit.first_ns:
+                    unit.first_ns = stamp
+                if delay > unit.delay_ns:
+                    unit.delay_ns = delay
+                seen = unit.seen
+                unit.seen = seen + 1
+                if seen % unit.stride == 0:
+                    if len(unit.rows) == most:
+                        # The next of those that stay is this one, of number most · s.
+                        unit.thin()
+                    unit.rows.append(packed[place * size : (place + 1) * size])
 
     def _begun(
         self, key: int, before: OpenTrack | None, frame: AnyLabelled, place: int, now: int
@@ -501,7 +494,7 @@ class OpenTracks:
         if self._counted(key, stamp):
             return None
         unit = self._unit(frame, place)
-        if not unit.from_ns <= now < unit.until_ns:
+        if unit.over(now):
             return None
         most = self.settings.most_open
         if len(self._open) >= most and not self._looked:
@@ -528,7 +521,7 @@ class OpenTracks:
         now = self._time.by_source()
         for number, (key, unit) in enumerate(list(self._open.items()), 1):
             at = now.get(unit.source)
-            if at is None or not unit.from_ns <= at < unit.until_ns:
+            if at is None or unit.over(at):
                 self._end(key, unit)
             if number % _LOOKED_AT == 0:
                 yield

@@ -175,6 +175,7 @@ class HistogramBinning(PerDimension):
     edges: tuple[Deviations, ...]
     factors: Annotated[tuple[tuple[WideFactor, ...], ...], Len(1)]
     method: ClassVar[str] = "histogram-binning"
+    by_rows: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         self.check_ascending("edges")

@@ -163,12 +163,15 @@ def weakest(outputs: Collection[Output]) -> Output:
 class Recalibrator(Documented):
     """One fitted method. Immutable, so that it may be swapped between two frames.
 
-    method  the name on the command line
-    output  shape of its own distributions; what apply returns is Gaussian with every method
+    method   the name on the command line
+    by_rows  whether no bit of an outcome depends on the rows that it is made with: operations on
+             each entry alone, no product of matrices
+    output   shape of its own distributions; what apply returns is Gaussian with every method
     """
 
     __slots__ = ()
     method: ClassVar[str]
+    by_rows: ClassVar[bool] = False
 
     @property
     def output(self) -> Output:
@@ -212,6 +215,7 @@ class Identity(Recalibrator):
     """Changes nothing: the detector's own estimates go on to the tracker."""
 
     method: ClassVar[str] = "identity"
+    by_rows: ClassVar[bool] = True
 
     def apply(self, estimates: Estimates) -> Estimates:
         """Returns its argument."""
@@ -343,14 +347,7 @@ def sound_rows(sent: Estimates, made: Estimates, limits: Limits, *, definite: bo
         return np.ones(n, bool)
     if made.shapes != sent.shapes:
         return np.zeros(n, bool)
-    variance = made.variance
-    least, most = limits.smallest_deviation**2, limits.largest_deviation**2
-    if (
-        definite
-        and made.finite
-        and variance.min(initial=np.inf) >= least
-        and variance.max(initial=0.0) <= most
-    ):
+    if definite and made.plausible(limits.variances):
         return np.ones(n, bool)
     sound: BoolArray = ~np.logical_or.reduce([rows for rows, _ in _faults(made, limits)])
     return sound

@@ -126,6 +126,7 @@ class VarianceScaling(Scaled):
 
     objective: Objective = Objective.MEAN
     method: ClassVar[str] = "variance-scaling"
+    by_rows: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -325,6 +325,11 @@ class Selection(Promoted):
         """Tells whether all recalibrators keep covariances positive definite by their form."""
         return all(one.keeps_definite for one in self.recalibrators)
 
+    @cached_property
+    def by_rows(self) -> bool:
+        """Tells whether no bit of an outcome depends on the rows that are recalibrated with it."""
+        return all(one.by_rows for one in self.recalibrators)
+
     @property
     def changes_estimates(self) -> bool:
         """Tells whether any of its recalibrators is more than the identity."""

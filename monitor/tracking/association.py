@@ -20,6 +20,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 from scipy.special import chdtri
 
+from monitor import native
 from monitor.frames.cholesky import SINGULAR, add_up, factorise_lower, whiten_rows
 from monitor.frames.detections import IdArray
 from monitor.frames.space import (
@@ -35,6 +36,9 @@ from monitor.tracking.motion import TrackerSettings
 
 # So few pairs are compared one by one in less time than detections are sorted.
 _FEW_PAIRS = 1024
+
+# So few pairs are assigned in one go.
+_FEW_CONTESTED = 64
 
 # More pairs than this in the windows of a sweep, and the windows are halved until they are fewer:
 # whatever covariances a detector sends, a frame costs a bounded time.
@@ -63,8 +67,8 @@ _NEAR = 5.0
 class Gaussians(Columns):
     """Predicted measurements of tracks, or detections.
 
-    mean         (n, K)
-    covariance   (n, K, K): H P Hᵀ of a track, R of a detection
+    mean         (n, K); of a track its state (n, S), of which K are measured
+    covariance   (n, K, K): R of a detection; P of a track, (n, S, S)
     class_index  (n,)
     """
 
@@ -197,14 +201,56 @@ def gated_pairs(
     space: Space,
     limit: float,
     max_distance: float = np.inf,
+    kernels: native.Kernels | None = native.kernels,
 ) -> GatedPairs:
     """Finds the pairs of one class with νᵀ S⁻¹ ν ≤ limit, S = H P Hᵀ + R, over joint dimensions.
 
     max_distance  unit, in any of the first two lengths; what lies farther is no pair
     """
-    spots = _spots(tracks, space, limit), _spots(detections, space, limit)
+    plane = _plane(space)
+    spots = _spots(tracks, plane, limit), _spots(detections, plane, limit)
+    if kernels is not None:
+        found = _by_kernel(tracks, detections, spots, space, limit, max_distance, kernels)
+        if found is not None:
+            return found
     track, detection = near_pairs(*spots, max_distance)
     return measured_pairs(tracks, detections, space, track, detection, limit, max_distance)
+
+
+def _by_kernel(
+    tracks: Gaussians,
+    detections: Gaussians,
+    spots: tuple[Spots, Spots],
+    space: Space,
+    limit: float,
+    max_distance: float,
+    kernels: native.Kernels,
+) -> GatedPairs | None:
+    """Finds what near_pairs and measured_pairs find; None where there are too many pairs."""
+    j, plane, period = len(space.joint), _plane(space), dict(space.periods)
+    bounds = [period.get(i, 0.0) for i in space.joint]
+    bounds += [max_distance if i in plane else np.inf for i in space.joint]
+    sides = (
+        array
+        for side, spot in zip((tracks, detections), spots, strict=True)
+        for array in (side.mean, side.covariance, side.class_index, spot.place, spot.reach)
+    )
+    searched = (
+        *(np.ascontiguousarray(array) for array in sides),
+        *(rows[np.argsort(spots[1].place[rows])] for rows in _narrow_and_wide(spots[1].reach)),
+        *(np.array(space.joint), np.array(bounds).reshape(2, j)),
+    )
+    told = max_distance * (1.0 + _ROOM), limit, limit * (1.0 + _ROOM), _MOST_SWEPT
+    room, most = 2 * (tracks.class_index.size + detections.class_index.size), _most_pairs(j)
+    while True:
+        pairs, measures = np.empty((2, room), np.int64), np.empty((room, 2 * j + 1))
+        found = kernels.gate(*searched, pairs, measures, *told, 1.0 + _ROUNDING, SINGULAR)
+        if found is None or -found > most:
+            return None
+        if found >= 0:
+            whitened, pivots, nis = measures[:, :j], measures[:, j:-1], measures[:, -1]
+            return GatedPairs(*pairs, whitened, nis, pivots).take(slice(found))
+        room = -found
 
 
 def measured_pairs(
@@ -238,7 +284,7 @@ def measured_pairs(
         inside = near.nonzero()[0]
         if inside.size < track.size:
             track, detection = track[inside], detection[inside]
-    most = min(MOST_PAIRS, _MOST_WORK // len(joint) ** 2)
+    most = _most_pairs(len(joint))
     if inside.size > most:
         # Each one a bound on νᵀ S⁻¹ ν from below.
         least = (square / variance).take(inside, axis=1).max(axis=0)
@@ -256,6 +302,10 @@ def measured_pairs(
     kept = (nis <= limit).nonzero()[0]
     pivots = factor[step, step]
     return GatedPairs(track[kept], detection[kept], whitened.T[kept], nis[kept], pivots.T[kept])
+
+
+def _most_pairs(j: int) -> int:
+    return min(MOST_PAIRS, _MOST_WORK // j**2)
 
 
 def _plane(space: Space) -> list[int]:
@@ -295,14 +345,13 @@ class Spots:
     kind: IntArray
 
 
-def _spots(side: Gaussians, space: Space, limit: float) -> Spots:
-    first = _plane(space)[:1]
-    if not first:
+def _spots(side: Gaussians, plane: list[int], limit: float) -> Spots:
+    if not plane:
         nowhere = np.zeros(side.class_index.size)
         return Spots(nowhere, nowhere, side.class_index)
-    variance = side.covariance[:, first[0], first[0]]
-    reach = np.sqrt(limit * variance) * (1.0 + _ROOM)
-    return Spots(np.ascontiguousarray(side.mean[:, first[0]]), reach, side.class_index)
+    first = plane[0]
+    reach = np.sqrt(limit * side.covariance[:, first, first]) * (1.0 + _ROOM)
+    return Spots(side.mean[:, first].copy(), reach, side.class_index)
 
 
 def near_pairs(
@@ -317,15 +366,25 @@ def near_pairs(
     if tracks.kind.size * detections.kind.size <= _FEW_PAIRS:
         track, detection = (tracks.kind[:, None] == detections.kind).nonzero()
         return track, detection
-    # The window of a track must cover the widest detection. So that a single one with an absurd
-    # covariance does not open the windows for all, the wide ones are looked for by themselves.
-    wide = detections.reach > 4.0 * np.sort(detections.reach)[(detections.reach.size - 1) // 2]
     found = [
         _swept(tracks, detections, rows, max_distance)
-        for rows in ((~wide).nonzero()[0], wide.nonzero()[0])
+        for rows in _narrow_and_wide(detections.reach)
         if rows.size
     ]
     return np.concatenate([t for t, _ in found]), np.concatenate([n for _, n in found])
+
+
+def _narrow_and_wide(reach: FloatArray) -> tuple[IntArray, IntArray]:
+    """Tells the rows of detections with an absurd reach from the others.
+
+    The window of a track must cover the widest detection. So that a single one with an absurd
+    covariance does not open the windows for all, the wide ones are looked for by themselves.
+    """
+    if reach.size == 0:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    middle = np.partition(reach, (reach.size - 1) // 2)[(reach.size - 1) // 2]
+    wide = reach > 4.0 * middle
+    return (~wide).nonzero()[0], wide.nonzero()[0]
 
 
 def _swept(
@@ -340,8 +399,10 @@ def _swept(
     ranks = rows.size + 1
     key = kind[by_class] * ranks + by_class
     # No two lie farther apart than the whole scene is wide.
-    widest = 2.0 * np.ptp(np.concatenate([tracks.place, place]))
-    window = np.minimum(tracks.reach + reach.max(), min(widest, max_distance * (1.0 + _ROOM)))
+    places = np.concatenate([tracks.place, place])
+    widest = 2.0 * (np.fmax.reduce(places) - np.fmin.reduce(places))
+    farthest = min(widest, max_distance * (1.0 + _ROOM))
+    window = np.fmin(tracks.reach + np.fmax.reduce(reach, initial=0.0), farthest)
     for _ in range(_MOST_HALVINGS):
         low = np.searchsorted(place, tracks.place - window, side="left")
         high = np.searchsorted(place, tracks.place + window, side="right")
@@ -380,8 +441,10 @@ def assign(
         return np.arange(track.size)
     chosen = [lone.nonzero()[0]]
     costs, kinds = cost(contested), kind[contested]
-    for one in np.unique(kinds).tolist():
-        some = (kinds == one).nonzero()[0]
+    # A few are solved at once, whatever their classes; the solver's time is cubic.
+    together = contested.size <= _FEW_CONTESTED
+    for one in [None] if together else np.unique(kinds).tolist():
+        some = np.arange(contested.size) if one is None else (kinds == one).nonzero()[0]
         pairs = contested[some]
         chosen.append(pairs[_solve(track[pairs], detection[pairs], costs[some])])
     return np.concatenate(chosen)

@@ -1,7 +1,7 @@
 """Motion of the tracks of a stream: a Kalman filter over all of them, in axes that move too.
 
-Units are those of the stream: m for a lidar, px for a camera. filterpy is imported here
-alone; its functions give F and Q for one second, and a frame's own time step scales them.
+Units are those of the stream: m for a lidar, px for a camera. F and Q are those of one second,
+and a frame's own time step scales them.
 Matrices are stacked, one call for all tracks.
 
 Tracks move from the sensor's axes of one frame into those of the next. A detector that takes
@@ -13,15 +13,16 @@ track never lives here: see association.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from types import MappingProxyType
 
 import numpy as np
 
+from monitor import native
 from monitor.frames.frame import EgoMotion, Pose, Twist
-from monitor.frames.space import Dimension, DimensionKind, FloatArray, IntArray, Space
+from monitor.frames.space import Dimension, DimensionKind, FloatArray, IntArray, Space, read_only
 from monitor.frames.words import MeasurementNoise
 
 # Share of a variance that rounding may take from it, after a few sums of products.
@@ -159,17 +160,16 @@ class MotionModel:
         A step of a + b gives what a step of a and then one of b give: a frame that is
         skipped changes nothing but the detections it would have brought.
         """
-        transition, diffusion = self._powers
-        return self.transition * seconds**transition, self.diffusion * seconds**diffusion
+        return self.transition * seconds ** self._powers[0], self.diffusion_after(seconds)
+
+    def diffusion_after(self, seconds: float) -> FloatArray:
+        """Computes Q, (S, S), for a time step ≥ 0 in seconds."""
+        return self.diffusion * seconds ** self._powers[1]
 
 
-@cache
-def one_second() -> tuple[FloatArray, FloatArray]:
-    """Computes F and Q, (2, 2) each, of one dimension with constant velocity and unit density."""
-    # filterpy takes half a second to import, which a sidecar without a tracker need not spend.
-    from filterpy.common import Q_continuous_white_noise, kinematic_state_transition
-
-    return kinematic_state_transition(1, 1.0), Q_continuous_white_noise(2, 1.0, 1.0)
+# F and Q of one dimension with constant velocity: in one second, of unit density.
+_CONSTANT_VELOCITY = read_only(np.array([[1.0, 1.0], [0.0, 1.0]]))
+_WHITE_ACCELERATION = read_only(np.array([[1 / 3, 1 / 2], [1 / 2, 1.0]]))
 
 
 def motion_model(space: Space, settings: TrackerSettings) -> MotionModel:
@@ -186,13 +186,12 @@ def motion_model(space: Space, settings: TrackerSettings) -> MotionModel:
     own = [settings.dimensions.get(d.name, DimensionNoise()) for d in dimensions]
 
     transition, diffusion = np.eye(size), np.zeros((size, size))
-    constant_velocity, white_acceleration = one_second()
     for i, dimension in enumerate(dimensions):
         if i in moving:
             velocity = k + int(np.searchsorted(moving, i))
             block = np.ix_([i, velocity], [i, velocity])
-            transition[block] = constant_velocity
-            diffusion[block] = white_acceleration * _chosen(
+            transition[block] = _CONSTANT_VELOCITY
+            diffusion[block] = _WHITE_ACCELERATION * _chosen(
                 own[i].density, settings.acceleration_density
             )
         else:
@@ -223,7 +222,11 @@ def _chosen(own: float | None, general: float) -> float:
 
 
 def predict(
-    state: FloatArray, covariance: FloatArray, model: MotionModel, seconds: float
+    state: FloatArray,
+    covariance: FloatArray,
+    model: MotionModel,
+    seconds: float,
+    kernels: native.Kernels | None = native.kernels,
 ) -> tuple[FloatArray, FloatArray]:
     """Predicts F x and F P Fᵀ + Q a time step ≥ 0 later; into new arrays.
 
@@ -233,19 +236,28 @@ def predict(
     state       (T, S)
     covariance  (T, S, S)
     """
-    k, moving = model.k, model.moving_columns
     state, covariance = state.copy(), covariance.copy()
+    diffusion = model.diffusion_after(seconds)
+    if kernels is not None:
+        kernels.predict(state, covariance, model.moving, diffusion, seconds, 1.0 + _ROUNDING)
+        return state, covariance
+    k, moving = model.k, model.moving_columns
     state[:, moving] += seconds * state[:, k:]
     covariance[:, moving] += seconds * covariance[:, k:]
     covariance[:, :, moving] += seconds * covariance[:, :, k:]
-    covariance += model.step(seconds)[1]
+    covariance += diffusion
     return state, regular(covariance)
 
 
 def update(
-    state: FloatArray, covariance: FloatArray, innovation: FloatArray, noise: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Updates to x + K ν and Joseph's covariance (I − KH) P (I − KH)ᵀ + K R Kᵀ.
+    state: FloatArray,
+    covariance: FloatArray,
+    pairs: tuple[IntArray, IntArray],
+    innovation: FloatArray,
+    noise: FloatArray,
+    kernels: native.Kernels | None = native.kernels,
+) -> None:
+    """Updates to x + K ν and Joseph's covariance (I − KH) P (I − KH)ᵀ + K R Kᵀ; in place.
 
     Joseph's form is a sum of two covariances, so that rounding in the gain cannot make
     it indefinite. H = [I 0]: the first K states are measured. Each sum is added up in one
@@ -253,14 +265,21 @@ def update(
 
     state       (T, S)
     covariance  (T, S, S)
-    innovation  ν = z − H x, (T, K), angles wrapped
-    noise       R, (T, K, K)
+    pairs       (M,) tracks, each once, and (M,) detections
+    innovation  ν = z − H x, (M, K) of the pairs, angles wrapped
+    noise       R of all detections, (N, K, K)
     """
+    track, detection = pairs
+    grown = 1.0 + _ROUNDING
+    if kernels is not None:
+        innovation, noise = np.ascontiguousarray(innovation), np.ascontiguousarray(noise)
+        kernels.update(state, covariance, track, detection, innovation, noise, grown)
+        return
     size, k = covariance.shape[1], innovation.shape[1]
-    p, r = _by_entry(covariance), _by_entry(noise)
+    p, r = _by_entry(covariance[track]), _by_entry(noise[detection])
     spread = p[:k, :k] + r
     step = np.arange(size)
-    spread[step[:k], step[:k]] *= 1.0 + _ROUNDING
+    spread[step[:k], step[:k]] *= grown
     gain = _product(p[:, :k], _inverse(spread))
     # I − KH is made before P is multiplied: P − K H P would lose what is left of a large P.
     # Its columns from K on are those of the identity.
@@ -271,11 +290,11 @@ def update(
     joseph = _product(half[:, :k], rest.swapaxes(0, 1))
     joseph[:, k:] += half[:, k:]
     joseph = _product(_product(gain, r), gain.swapaxes(0, 1), joseph)
-    joseph[step, step] *= 1.0 + _ROUNDING
-    moved = state + _product(gain, innovation.T[:, None])[:, 0].T
+    joseph[step, step] *= grown
     # Symmetric but for rounding, which would grow from frame to frame: the lower triangle counts.
     mirrored = joseph.reshape(size * size, -1)[lower_of_square(size)]
-    return moved, np.ascontiguousarray(mirrored.T).reshape(covariance.shape)
+    covariance[track] = mirrored.T.reshape(-1, size, size)
+    state[track] += _product(gain, innovation.T[:, None])[:, 0].T
 
 
 def regular(covariance: FloatArray) -> FloatArray:
@@ -327,61 +346,61 @@ def _inverse(covariance: FloatArray) -> FloatArray:
     return np.negative(swept, out=swept)
 
 
+# Sums over updates of confirmed tracks: the rows of InnovationSums.
+SUMS = (
+    "updates",  # number of updates
+    "values",  # number of their values: J joint dimensions each
+    "nis",  # νᵀ S⁻¹ ν
+    "product",  # ũₜ · ũₜ₋₁ of the whitened innovations of consecutive frames
+    "square",  # ũₜ · ũₜ of these frames
+    "square_before",  # ũₜ₋₁ · ũₜ₋₁ of these frames
+    "pairs",  # number of consecutive values
+    "rejected",  # confirmed tracks that got no detection though one lay near, outside the gate
+)
+
+
 @dataclass(frozen=True, slots=True)
 class InnovationSums:
-    """Sums over updates of confirmed tracks, (C,) by class; no ground truth needed.
+    """Sums over updates of confirmed tracks by class; no ground truth needed.
 
     Older updates weigh less.
 
-    updates        number of updates
-    values         number of their values: J joint dimensions each
-    nis            νᵀ S⁻¹ ν
-    product        ũₜ · ũₜ₋₁ of the whitened innovations of consecutive frames
-    square         ũₜ · ũₜ of these frames
-    square_before  ũₜ₋₁ · ũₜ₋₁ of these frames
-    pairs          number of consecutive values
-    rejected       confirmed tracks that got no detection though one lay near, outside the gate
+    table  (8, C), in the order of SUMS
     """
 
-    updates: FloatArray
-    values: FloatArray
-    nis: FloatArray
-    product: FloatArray
-    square: FloatArray
-    square_before: FloatArray
-    pairs: FloatArray
-    rejected: FloatArray
+    table: FloatArray
+
+    def of(self, name: str) -> FloatArray:
+        """Returns one of SUMS, (C,)."""
+        row: FloatArray = self.table[SUMS.index(name)]
+        return row
 
     def fade(self, factor: float) -> InnovationSums:
         """Multiplies all sums by a factor below 1."""
-        return InnovationSums(*(getattr(self, f.name) * factor for f in fields(self)))
+        return InnovationSums(self.table * factor)
 
     def __add__(self, other: InnovationSums) -> InnovationSums:
-        return InnovationSums(
-            *(getattr(self, f.name) + getattr(other, f.name) for f in fields(self))
-        )
+        return InnovationSums(self.table + other.table)
 
     def by_group(self, group: IntArray, groups: int) -> InnovationSums:
         """Adds classes up to groups: group (C,) of each class, −1 for none."""
         kept = np.flatnonzero(group >= 0)
-        return InnovationSums(
-            *(_added(getattr(self, f.name)[kept], group[kept], groups) for f in fields(self))
-        )
+        return _summed([(row[kept], group[kept]) for row in self.table], groups)
 
     @property
     def nis_ratio(self) -> FloatArray:
         """Mean NIS/J; NaN without updates. 1 if R and the model are right and errors white."""
-        return _ratio(self.nis, self.values)
+        return _ratio(self.of("nis"), self.of("values"))
 
     @property
     def correlation(self) -> FloatArray:
         """Lag-1 correlation of the whitened innovation; NaN without pairs."""
-        return _ratio(self.product, np.sqrt(self.square * self.square_before))
+        return _ratio(self.of("product"), np.sqrt(self.of("square") * self.of("square_before")))
 
     @property
     def reject_ratio(self) -> FloatArray:
         """Share of the confirmed tracks with a detection near whose gate let none in."""
-        return _ratio(self.rejected, self.rejected + self.updates)
+        return _ratio(self.of("rejected"), self.of("rejected") + self.of("updates"))
 
     @property
     def inflation(self) -> FloatArray:
@@ -390,14 +409,15 @@ class InnovationSums:
         n values with lag-1 correlation ρ tell of their mean as much as n (1 − ρ) / (1 + ρ)
         independent ones. Never below 1.
         """
-        believed = np.nan_to_num(self.correlation) * self.pairs / (self.pairs + _PRIOR_PAIRS)
+        pairs = self.of("pairs")
+        believed = np.nan_to_num(self.correlation) * pairs / (pairs + _PRIOR_PAIRS)
         rho = np.clip(believed, 0.0, _LARGEST_CORRELATION)
         return (1.0 + rho) / (1.0 - rho)
 
 
 def no_innovations(classes: int) -> InnovationSums:
     """Makes sums over no updates."""
-    return InnovationSums(*(np.zeros(classes) for _ in fields(InnovationSums)))
+    return InnovationSums(np.zeros((len(SUMS), classes)))
 
 
 def innovation_sums(
@@ -414,27 +434,31 @@ def innovation_sums(
     before       (m, J) L⁻¹ν of the frame before, NaN where there was no update
     rejected     (r,) class of each rejected track
     """
-    j = whitened.shape[1]
-    total = partial(_added, groups=classes)
-    nis = (whitened**2).sum(axis=1)
-    again = np.isfinite(before[:, 0])
-    now, earlier, repeated = whitened[again], before[again], class_index[again]
-    ones = np.ones(class_index.size)
-    return InnovationSums(
-        updates=total(ones, class_index),
-        values=total(j * ones, class_index),
-        nis=total(nis, class_index),
-        product=total((now * earlier).sum(axis=1), repeated),
-        square=total((now**2).sum(axis=1), repeated),
-        square_before=total((earlier**2).sum(axis=1), repeated),
-        pairs=total(np.full(repeated.size, float(j)), repeated),
-        rejected=total(np.ones(rejected.size), rejected),
-    )
+    ones, j = np.ones(class_index.size), float(whitened.shape[1])
+    nis, again = (whitened * whitened).sum(axis=1), np.isfinite(before[:, 0])
+    square, repeated = nis, class_index
+    if not again.all():
+        whitened, before, repeated = whitened[again], before[again], class_index[again]
+        square = nis[again]
+    rows = [
+        (ones, class_index),
+        (j * ones, class_index),
+        (nis, class_index),
+        ((whitened * before).sum(axis=1), repeated),
+        (square, repeated),
+        ((before * before).sum(axis=1), repeated),
+        (j * ones[: repeated.size], repeated),
+        (np.ones(rejected.size), rejected),
+    ]
+    return _summed(rows, classes)
 
 
-def _added(values: FloatArray, group: IntArray, groups: int) -> FloatArray:
-    """Adds up the values of each group, (groups,)."""
-    return np.bincount(group, weights=values, minlength=groups).astype(np.float64)
+def _summed(rows: list[tuple[FloatArray, IntArray]], groups: int) -> InnovationSums:
+    """Adds up the values of each group in each row, one after the other."""
+    values = np.concatenate([value for value, _ in rows])
+    group = np.concatenate([group + i * groups for i, (_, group) in enumerate(rows)])
+    table = np.bincount(group, weights=values, minlength=len(rows) * groups)
+    return InnovationSums(table.reshape(len(rows), groups))
 
 
 def _ratio(numerator: FloatArray, denominator: FloatArray) -> FloatArray:

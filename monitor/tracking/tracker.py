@@ -209,15 +209,11 @@ def motion_unknown(model: TrackerModel, before: TrackerState, seen: Sightings) -
 def advance(model: TrackerModel, before: TrackerState, seen: Sightings) -> Step:
     """Advances the tracker by a frame whose stamp is not before that of the last one."""
     settings, motion = model.settings, model.motion
-    if settings.association is not Association.UPSTREAM:
+    if settings.association is not Association.UPSTREAM and seen.upstream is not None:
         seen = replace(seen, upstream=None)
     tracks, innovations = _brought_forward(model, before, seen)
     noise = _noise(model, innovations, seen)
-    predicted = Gaussians(
-        tracks.state[:, : motion.k],
-        tracks.covariance[:, : motion.k, : motion.k],
-        tracks.class_index,
-    )
+    predicted = Gaussians(tracks.state, tracks.covariance, tracks.class_index)
     measured = Gaussians(seen.mean, noise, seen.class_index)
     if settings.association is Association.UPSTREAM:
         named = tracks.upstream, tracks.has_upstream
@@ -227,12 +223,13 @@ def advance(model: TrackerModel, before: TrackerState, seen: Sightings) -> Step:
     refused = rejected(tracks.confirmed, predicted, measured, motion.space, settings, pairs)
 
     track, detection = pairs.track, pairs.detection
-    was_confirmed = tracks.confirmed[track]
+    sure = tracks.confirmed[track]
+    earlier = pairs if sure.all() else pairs.take(sure)
     frame_sums = innovation_sums(
         model.classes,
-        tracks.class_index[track][was_confirmed],
-        pairs.whitened[was_confirmed],
-        tracks.whitened[track][was_confirmed],
+        tracks.class_index[earlier.track],
+        earlier.whitened,
+        tracks.whitened[earlier.track],
         refused,
     )
     tracks = _updated(model, tracks, pairs, measured, seen)
@@ -240,23 +237,25 @@ def advance(model: TrackerModel, before: TrackerState, seen: Sightings) -> Step:
     row, nis = np.full(tracks.n, -1), np.full(tracks.n, np.nan)
     row[track], nis[track] = seen.row[detection], pairs.nis
     allowed = np.where(tracks.confirmed, settings.coast_frames, settings.tentative_misses - 1)
-    alive = np.flatnonzero(tracks.missed <= allowed)
-    if alive.size < tracks.n:
+    alive = tracks.missed <= allowed
+    if not alive.all():
         tracks, row, nis = tracks.take(alive), row[alive], nis[alive]
     room = min(settings.max_tracks, _MOST_STATE // motion.size**2) - tracks.n
-    fresh, origin = _births(model, seen, noise, detection, room)
+    origin = _origins(model, seen, detection, room)
+    if origin.size:
+        confirmed = settings.confirm_detections <= 1
+        fresh = born(motion, seen, noise, origin, confirmed=confirmed)
+        tracks = Tracks.joined([tracks, fresh])
+        row = np.concatenate([row, seen.row[origin]])
+        nis = np.concatenate([nis, np.full(fresh.n, np.nan)])
     after = TrackerState(
-        tracks=Tracks.joined([tracks, fresh]) if fresh.n else tracks,
+        tracks=tracks,
         innovations=innovations + frame_sums,
         stamp_ns=seen.stamp_ns,
         pose=seen.ego.pose if seen.ego is not None else None,
         in_motion=seen.ego is not None,
     )
-    return Step(
-        after,
-        np.concatenate([row, seen.row[origin]]),
-        np.concatenate([nis, np.full(fresh.n, np.nan)]),
-    )
+    return Step(after, row, nis)
 
 
 def _brought_forward(
@@ -270,8 +269,8 @@ def _brought_forward(
     innovations = before.innovations.fade(0.5 ** (seconds / settings.half_life_seconds))
     # Not the difference of stamps, which may be too large for 64 bits.
     longest_ago = seen.stamp_ns - round(settings.coast_seconds * 1e9)
-    alive = np.flatnonzero(tracks.updated_ns >= longest_ago)
-    if alive.size < tracks.n:
+    alive = tracks.updated_ns >= longest_ago
+    if not alive.all():
         tracks = tracks.take(alive)
     if tracks.n == 0:
         return tracks, innovations
@@ -318,10 +317,9 @@ def _updated(
         innovation[:, heading], now = fold(innovation[:, heading], votes[track])
         turned = now < 0
         votes[track] = np.abs(now)
-    state, covariance = tracks.state.copy(), tracks.covariance.copy()
-    state[track], covariance[track] = update(
-        state[track], covariance[track], innovation, measured.covariance[detection]
-    )
+    # In place: _brought_forward has made both for this frame.
+    state, covariance = tracks.state, tracks.covariance
+    update(state, covariance, (track, detection), innovation, measured.covariance)
     if heading is not None and turned.any():
         state[track[turned], heading] += np.pi
     motion.space.wrap(state)
@@ -349,24 +347,23 @@ def _put(values: Values, rows: IntArray, new: Values | int) -> Values:
     return changed
 
 
-def _births(
-    model: TrackerModel, seen: Sightings, noise: FloatArray, taken: IntArray, room: int
-) -> tuple[Tracks, IntArray]:
-    """Begins a track at each detection that may begin one; returns those detections too."""
+def _origins(model: TrackerModel, seen: Sightings, taken: IntArray, room: int) -> IntArray:
+    """Picks the detections that begin a track."""
+    if taken.size == seen.n:
+        return np.zeros(0, np.int64)
     free = np.ones(seen.n, bool)
     free[taken] = False
     if seen.score is not None:
         # NaN means that there is no score; it is not below.
         free &= ~(seen.score < model.settings.birth_score)
-    # Of detections with one id, one begins the track.
-    ids, sent = seen.named
-    labelled = np.flatnonzero(sent)
-    repeated = np.ones(labelled.size, bool)
-    repeated[np.unique(ids[labelled], return_index=True)[1]] = False
-    free[labelled[repeated]] = False
-    origin = np.flatnonzero(free)[: max(room, 0)]
-    confirmed = model.settings.confirm_detections <= 1
-    return born(model.motion, seen, noise, origin, confirmed=confirmed), origin
+    if seen.upstream is not None:
+        # Of detections with one id, one begins the track.
+        ids, sent = seen.upstream
+        labelled = np.flatnonzero(sent)
+        repeated = np.ones(labelled.size, bool)
+        repeated[np.unique(ids[labelled], return_index=True)[1]] = False
+        free[labelled[repeated]] = False
+    return free.nonzero()[0][: max(room, 0)]
 
 
 def born(

@@ -35,8 +35,8 @@ _STATUS = np.full(max(Reason) + 1, frame_pb2.STATUS_REFUSED, np.uint8)
 _STATUS[[int(reason) for reason in ACTED_ON]] = _RECALIBRATED
 _STATUS[[int(reason) for reason in PASSED_THROUGH]] = _PASSED_THROUGH
 
-# Values (n, width), and how many of them each row has, (n,).
-Doubles = tuple[FloatArray, IntArray]
+# Values (n, width), and how many of them each row has, (n,); None: all.
+Doubles = tuple[FloatArray, IntArray | None]
 
 
 def encode_tracks(tracks: ReportedTracks, detection_id: IdArray) -> bytes:
@@ -171,7 +171,7 @@ def _detection_results(answer: FrameAnswer) -> bytes:
         return b""
     mean, covariance = outgoing_estimates(answer)
     fields: dict[int, Field] = {
-        1: (received.id, received.has_id),
+        1: (received.id, None if received.uniform and received.has_id[0] else received.has_id),
         2: (_STATUS[answer.reason], None),
         3: (answer.reason, None),
         4: (np.zeros(n, np.uint32), None),
@@ -201,8 +201,10 @@ def _detection_results(answer: FrameAnswer) -> bytes:
 def outgoing_estimates(answer: FrameAnswer) -> tuple[Doubles, Doubles]:
     """Returns means and covariances as they go out: recalibrated where they were, else as sent."""
     received = answer.received.detections
-    mean = received.mean, received.mean_length
-    covariance = received.covariance, received.covariance_length
+    mean: Doubles = received.mean, None if received.uniform else received.mean_length
+    covariance: Doubles = received.covariance, received.covariance_length
+    if received.uniform:
+        covariance = received.covariance, None
     if answer.forwarded is None or answer.rows.size == 0:
         return mean, covariance
     return _with_made(answer, answer.rows, answer.forwarded, mean, covariance)
@@ -212,9 +214,14 @@ def _with_made(
     answer: FrameAnswer, rows: IntArray, made: Estimates, mean: Doubles, covariance: Doubles
 ) -> tuple[Doubles, Doubles]:
     """Puts in what was made of some rows, in the form that was sent, if it still fits."""
-    k, sent = made.mean.shape[1], answer.received.detections.covariance_length[rows]
+    k, received = made.mean.shape[1], answer.received.detections
+    sent = received.covariance_length
+    alone = np.count_nonzero(made.diagonal)
+    if received.uniform and rows.size == received.n and alone in (0, received.n):
+        whole = k * k if sent[0] == k * k else k * (k + 1) // 2
+        return (made.mean, None), (made.in_form(k if alone else whole), None)
     # How many values each covariance goes out with.
-    full = np.where(sent == k * k, k * k, k * (k + 1) // 2)
+    full = np.where(sent[rows] == k * k, k * k, k * (k + 1) // 2)
     form = np.where(made.diagonal, k, full)
     forms = np.flatnonzero(np.bincount(form)).tolist()
     for wanted in forms:
@@ -227,9 +234,11 @@ def _with_made(
 def with_rows(doubles: Doubles, rows: IntArray, made: FloatArray) -> Doubles:
     """Puts values (m, width) in place of those of m rows, which ascend."""
     values, counts = doubles
-    n, width = counts.size, made.shape[1]
+    n, width = values.shape[0], made.shape[1]
     if rows.size == n:
-        return made, np.full(n, width)
+        return made, None
+    if counts is None:
+        counts = np.full(n, values.shape[1])
     wider = np.full((n, max(values.shape[1], width)), np.nan)
     wider[:, : values.shape[1]] = values
     wider[rows, :width] = made

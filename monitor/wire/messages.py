@@ -1,10 +1,6 @@
 """Messages of what operators watch and manage: calibration, drift, events, recalibrators.
 
-Nothing here is on the frame path.
-
-A dataclass goes out as the message whose fields have the names of its attributes, but for the few
-in _ATTRIBUTES: a nested one as a nested message, a tuple as a repeated field, None as an absent
-field, a word as the enum value that ends with its name, and nanoseconds since 1970 as a Timestamp.
+Nothing here is on the frame path. How a value becomes a message is told in values.py.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ def test_a_cell_is_what_its_detections_say_each_tempered_by_its_own(seed, n):
     tracked = random.random(n) < random.choice([0.0, 0.5, 1.0])
     gamma, of_frames = random.uniform(0.02, 1, n), random.uniform(0.02, 1, 4)
     anchors = [np.full(4, one) for one in ANCHORS]
-    cells = DetectionCells(3, e, e, cell, tracked, 4, gamma, of_frames, anchors)
+    cells = DetectionCells(3, e, e, cell, tracked, 4, gamma[tracked], of_frames, anchors)
     found = log_likelihoods(cells, AIMS)
     single = row_log_likelihoods(3, e, e, AIMS, [np.full(n, one) for one in ANCHORS])
     for number in range(4):

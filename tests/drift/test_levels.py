@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import digamma, gammaln, polygamma
 
+from monitor.drift import levels
 from monitor.drift.levels import (
     FACTORS,
     STATES,
@@ -20,11 +21,12 @@ from monitor.drift.levels import (
     Past,
     Residuals,
     UsualLevels,
-    common_level,
     far_outside,
+    may_be_bounded,
+    may_exceed,
     not_too_low,
+    of_factors,
     steepest,
-    summed_log_ratios,
     tail_log_ratios,
     unexplained,
 )
@@ -98,16 +100,16 @@ def residuals_of(r, v=0.09) -> Residuals:
     return Residuals(r, np.full(r.size, v), np.zeros(r.size))
 
 
-def beyond(found: Residuals, sign: int, edge, since, most) -> Beyond:
-    """Seconds as bets beyond one end of a band see them."""
-    columns = sign * (found.r - edge), found.v, 1 - since * found.learning, most
-    return Beyond(*(np.broadcast_to(one, found.r.shape)[:, None] for one in columns))
-
-
 def log_ratios(found: Residuals, sign: int, edge, since, most) -> FloatArray:
     """ln of what each second wins against the end of the band, (m, 4)."""
-    every = np.arange(found.r.size), np.zeros(found.r.size, np.int64)
-    return np.minimum(beyond(found, sign, edge, since, most).log_ratios(every), 4.0)
+    dulled = np.broadcast_to(1 - since * found.learning, found.r.shape)
+    return Beyond(sign * (found.r - edge), found.v, dulled).log_ratios(most)
+
+
+def common_level(chain, found: Residuals, at, low, high):
+    """The chains of slices of which each has some of the seconds."""
+    sums = (np.bincount(at, one, low.size) for one in (1 / found.v, found.r / found.v))
+    return levels.common_level(chain, *sums, low, high)
 
 
 def after(*seconds: list[float]) -> FloatArray:
@@ -135,15 +137,6 @@ def test_the_common_level_is_that_of_the_forward_algorithm(seed, past, tracks):
         assert mean[0] == pytest.approx(np.dot(slow, levels), abs=1e-12)
         expected = np.log(likelihood[[0, -1]] / (before @ likelihood))
         assert edges[:, 0] == pytest.approx(expected)
-
-
-def test_a_slice_without_seconds_keeps_its_chain():
-    chain = np.concatenate([after([0.3]), after([-0.4]), NOTHING])
-    ends = np.repeat(LOW, 3), np.repeat(HIGH, 3)
-    found, mean, _ = common_level(chain, residuals_of([0.1]), np.array([1]), *ends)
-    np.testing.assert_array_equal(found[[0, 2]], chain[[0, 2]])
-    assert not np.array_equal(found[1], chain[1])
-    assert mean.shape == (3,)
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -182,20 +175,19 @@ def test_a_bet_is_a_ratio_of_normal_densities_beyond_the_edge(sign):
             assert one == pytest.approx(min(there - here, 4.0))
 
 
-@given(seeds, st.integers(1, 60), st.sampled_from([math.inf, 1.2, 0.01]))
-def test_bets_of_many_seconds_add_up_as_one_by_one(seed, tracks, most):
+@given(seeds, st.integers(1, 60))
+def test_bets_of_many_seconds_are_two_sums_unless_they_are_cut_or_bounded(seed, tracks):
     random = np.random.default_rng(seed)
-    v, learning = random.uniform(0.01, 2, (2, tracks))
-    found = Residuals(random.normal(0, 1.5, tracks), v, learning / 10)
-    seen = beyond(found, 1, 0.3, random.integers(0, 5, tracks), most)
-    one_by_one = log_ratios(found, 1, 0.3, (1 - seen.dulled[:, 0]) / found.learning, most)
-    start = np.unique(np.append(0, random.integers(0, tracks, 3)))
-    sums, (row, column) = summed_log_ratios(seen, start, 1.0)
+    v, dulled = random.uniform(0.01, 2, tracks), random.uniform(0.1, 1, tracks)
+    seen, most = Beyond(random.normal(0, 1.5, tracks), v, dulled), random.uniform(0.1, 9, tracks)
+    won = seen.log_ratios(np.full(tracks, math.inf))
+    plain = ~may_exceed(seen.r, v, 4.0)
     np.testing.assert_allclose(
-        sums[:, 0], np.add.reduceat(one_by_one, start), rtol=1e-9, atol=1e-9 * tracks
+        of_factors(seen.terms[:, plain].sum(axis=1)), won[plain].sum(axis=0), rtol=1e-9, atol=1e-9
     )
-    assert row.tolist() == np.flatnonzero(one_by_one.max(axis=1) > 1).tolist()
-    assert not column.any()
+    assert not (won[~may_exceed(seen.r, v, 1.0)] > 1 + 1e-9).any()
+    free = ~may_be_bounded(most, v)
+    np.testing.assert_array_equal(seen.log_ratios(most)[free], won[free])
 
 
 @given(st.floats(0.05, 3), st.floats(0.01, 2), st.sampled_from([1, -1]))

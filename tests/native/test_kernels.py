@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import subprocess
 import sys
@@ -16,49 +17,65 @@ from hypothesis import strategies as st
 import hatch_build
 from monitor import native
 from monitor.frames.cholesky import factorise_lower, put_lower
+from monitor.frames.covariances import usable_pivots
+from monitor.frames.space import packed_covariances, plain_space
 from tests.components import program
+from tests.native import fuzzed
 
 ROOT = Path(__file__).parents[2]
-# A kernel is compared with NumPy where it was compiled; the last test sees to it that CI has it.
-BUILT = [] if native.kernels is None else [native.kernels]
-compared = pytest.mark.parametrize("kernels", BUILT)
-ODD = (0.0, -0.0, 5e-324, 1e-310, 1e-160, 1.0, -1.0, 1e160, 1e308, np.inf, -np.inf, np.nan)
+BUILT = native.kernels is not None
+# Each way of computing that there is here; the last test sees to it that CI has both.
+WAYS = pytest.mark.parametrize(
+    "kernels", [None, native.kernels] if BUILT else [None], ids=["NumPy", "C"][: 1 + BUILT]
+)
+ODD_SHARES = st.sampled_from([0.0, 0.02, 1.0])
 
 
-def covariances(seed: int, n: int, k: int, odd: float) -> np.ndarray:
-    """Symmetric (n, k, k): definite ones of all sizes, a share of `odd` of them spoiled."""
-    random = np.random.default_rng(seed)
-    roots = random.normal(size=(n, k, k)) * 10.0 ** random.integers(-6, 6, (n, k, 1))
-    made = np.array(roots @ roots.transpose(0, 2, 1))
-    for row in np.flatnonzero(random.random(n) < odd):
-        i, j = random.integers(k, size=2)
-        made[row, i, j] = made[row, j, i] = random.choice(ODD)
-        if random.random() < 0.3:
-            made[row, i] = made[row, :, i] = made[row, j]  # singular
-    return made
+@WAYS
+@pytest.mark.parametrize("law", fuzzed.LAWS)
+@given(st.integers(0, 2**32), st.integers(1, 300), st.integers(1, 32), ODD_SHARES)
+def test_bits_are_those_of_numpy_alone_and_among_others(kernels, law, seed, n, k, odd):
+    law(kernels, np.random.default_rng(seed), n, k, odd)
 
 
-def same_bits(ours: np.ndarray, theirs: np.ndarray) -> bool:
-    """Compares bits; one NaN is like another."""
-    nothing = np.isnan(ours) & np.isnan(theirs)
-    return bool(np.all(nothing | (ours.view(np.int64) == theirs.view(np.int64))))
-
-
-@compared
-@given(st.integers(0, 2**32), st.integers(0, 300), st.integers(1, 32), st.sampled_from([0, 0.1, 1]))
-def test_factors_are_those_of_numpy_to_the_last_bit(kernels, seed, n, k, odd):
-    lower = np.zeros((k, k, n))
-    put_lower(covariances(seed, n, k, odd), tuple(range(k)), lower)
-    plain = lower.copy()
+@WAYS
+@given(st.integers(0, 2**32), st.integers(1, 8))
+def test_a_factor_has_the_bits_of_the_textbook(kernels, seed, k):
+    """Cholesky, Banachiewicz's rows: products are taken off in the order of the columns."""
+    (matrix,) = fuzzed.covariances(np.random.default_rng(seed), 1, k, 0.0)
+    lower = np.zeros((k, k, 1))
+    put_lower(matrix[None], tuple(range(k)), lower)
     factorise_lower(lower, kernels)
-    factorise_lower(plain, None)
-    regular = np.isfinite(plain[-1, -1])
-    # What is not definite has no factor; all that is said of it is the last pivot.
-    assert same_bits(lower[..., regular], plain[..., regular])
-    assert np.isnan(lower[-1, -1, ~regular]).all()
+    expected = np.zeros((k, k))
+    for i in range(k):
+        for j in range(i + 1):
+            entry = float(matrix[i, j])
+            for m in range(j):
+                entry -= float(expected[i, m]) * float(expected[j, m])
+            if j == i and entry < 0:
+                assert np.isnan(lower[-1, -1, 0])
+                return
+            expected[i, j] = math.sqrt(entry) if j == i else entry / float(expected[j, j])
+    if np.isfinite(lower[-1, -1, 0]):
+        assert fuzzed.same_bits(lower[..., 0], expected)
 
 
-@compared
+@WAYS
+@pytest.mark.parametrize("form", [3, 6])
+@pytest.mark.parametrize("width", [0, 1])
+def test_what_lies_apart_in_memory_is_as_good(kernels, form, width):
+    random = np.random.default_rng(form)
+    space, n = plain_space(("a", "b", "c")), 20
+    packed = packed_covariances(fuzzed.covariances(random, n, 3, 0.0), form)
+    wide, means = np.zeros((n, form + width)), np.zeros((n, 3 + width))
+    wide[:, :form] = packed
+    frame = np.zeros(2 * n, np.int64)[::2], means[:, :3], wide[:, :form]
+    found = usable_pivots(*frame, space, 1, 1.0, (0.0, np.inf), kernels)
+    plain = usable_pivots(*frame, space, 1, 1.0, (0.0, np.inf), None)
+    assert found is not None and plain is not None and fuzzed.same_bits(found, plain)
+
+
+@pytest.mark.components
 @pytest.mark.parametrize(
     ("array", "why"),
     [
@@ -75,21 +92,49 @@ def test_factors_are_those_of_numpy_to_the_last_bit(kernels, seed, n, k, odd):
         ([[[1.0]]], "C-contiguous"),
     ],
 )
-def test_an_array_that_does_not_fit_is_refused(kernels, array, why):
+def test_an_array_that_does_not_fit_is_refused(array, why):
+    assert native.kernels is not None
     with pytest.raises(ValueError, match=why):
-        kernels.factorise_lower(array, 1e-12)
+        native.kernels.factorise_lower(array, 1e-12)
 
 
-@compared
+@pytest.mark.components
 @pytest.mark.parametrize("arguments", [(), (np.zeros((1, 1, 1)),), (np.zeros((1, 1, 1)), "1")])
-def test_arguments_that_are_missing_or_no_numbers_are_refused(kernels, arguments):
+def test_arguments_that_are_missing_or_no_numbers_are_refused(arguments):
+    assert native.kernels is not None
     with pytest.raises(TypeError):
-        kernels.factorise_lower(*arguments)
+        native.kernels.factorise_lower(*arguments)
 
 
-@pytest.mark.parametrize(
-    ("switch", "name"), [("off", "NumPy"), ("", native.NAME if BUILT else "NumPy")]
-)
+@pytest.mark.campaign
+@pytest.mark.components
+@pytest.mark.timeout(900)
+def test_a_million_calls_with_arguments_gone_wrong_end_nothing():
+    program("gcc")
+    assert fuzzed.main(["--calls", "1000000"]) == 0
+
+
+@pytest.mark.components
+@pytest.mark.timeout(600)
+def test_sanitizers_find_nothing(tmp_path, monkeypatch):
+    """Beyond the ends of an array, and what C leaves open; the laws hold there, too."""
+    gcc = program("gcc")
+    monkeypatch.setenv("CC", gcc)
+    library = tmp_path / "_kernels.abi3.so"
+    sanitized = ("-std=c11", "-O1", "-g", "-ffp-contract=off", "-fPIC", "-shared")
+    found = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    hatch_build.compile_kernels(library, flags=sanitized + found)
+    runtime = subprocess.check_output([gcc, "-print-file-name=libasan.so"], text=True).strip()
+    # Python leaves memory behind on purpose.
+    environment = os.environ | {"LD_PRELOAD": runtime, "ASAN_OPTIONS": "detect_leaks=0"}
+    asked = ["-m", "tests.native.fuzzed", "--calls", "20000", "--library", str(library)]
+    done = subprocess.run(
+        [sys.executable, *asked], env=environment, cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("switch", "name"), [("off", "NumPy"), *([("", "C")] if BUILT else [])])
 def test_the_environment_switches_kernels_off(switch, name):
     told = subprocess.run(
         [sys.executable, "-c", "from monitor import native; print(native.NAME)"],
@@ -102,10 +147,10 @@ def test_the_environment_switches_kernels_off(switch, name):
     assert told.stdout == f"{name}\n"
 
 
-@compared
-def test_what_is_loaded_was_compiled_from_what_is_read(kernels):
+def test_what_is_loaded_was_compiled_from_what_is_read():
     """Fails after a change of kernels.c until `make kernels`."""
-    assert hashlib.sha256(hatch_build.SOURCE.read_bytes()).hexdigest().startswith(kernels.SOURCE)
+    digest = hashlib.sha256(hatch_build.SOURCE.read_bytes()).hexdigest()
+    assert native.kernels is None or digest.startswith(native.kernels.SOURCE)
 
 
 def hook() -> hatch_build.CustomBuildHook:

@@ -311,9 +311,10 @@ def test_frames_whose_bytes_did_not_reach_the_disk_before_the_power_failed_are_n
     wanted = [n for n in range(1, 31) if n % 3 == 2 or (n % 3 == 1 and n <= 13)]
     with opened(path) as again:
         left = sequences(path)
-        assert "15 frames did not reach the disk in time" in caplog.text
+        assert "15 frames are not on the disk" in caplog.text
         assert left == wanted
         assert sorted(folder_of(file).iterdir()) == sorted([one, other])
+        assert again.bytes == used(path)
         commit(again, [frame(31, 1)], durable=True)
         assert sequences(path) == [*left, 31]
 
@@ -447,6 +448,7 @@ def test_a_file_that_is_removed_while_it_runs_is_begun_again(path):
         commit(one, [frame(31, 2)], durable=False)
         (path / FILE).unlink()
         assert commit(one, [labels(32, 31, 2), frame(33, 2)], durable=True) == {32}
+        assert len(list(folder_of(path / FILE).iterdir())) == 1
         assert (gone(one), sequences(path)) == ([(2, "vanished")], [33])
 
 

@@ -64,7 +64,7 @@ def walk(space: Space, moving: tuple[int, ...], seed: int) -> dict[str, float]:
         drawn = random.normal(size=(rows.size, k))
         innovation = np.einsum("nij,nj->ni", np.linalg.cholesky(noise), drawn)
         state, covariance = tracks.state.copy(), tracks.covariance.copy()
-        state[rows], covariance[rows] = update(state[rows], covariance[rows], innovation, noise)
+        update(state, covariance, (rows, np.arange(rows.size)), innovation, noise)
         tracks = replace(tracks, state=state, covariance=covariance)
         model.space.wrap(tracks.state)
         for row, nu, r in zip(rows.tolist(), innovation, noise, strict=True):

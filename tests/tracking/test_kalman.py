@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from monitor.frames.space import DimensionKind, Space, plain_space
 from monitor.tracking.motion import (
+    SUMS,
     DimensionNoise,
-    InnovationSums,
     TrackerSettings,
     innovation_sums,
     missing_variances,
@@ -78,7 +78,8 @@ def test_an_update_is_the_sum_of_two_pieces_of_information_for_each_track_alone(
     random, size = np.random.default_rng(seed), k + hidden
     state, covariance = random.normal(size=(n, size)), covariances(random, n, size)
     innovation, noise = random.normal(size=(n, k)), covariances(random, n, k)
-    moved, spread = update(state, covariance, innovation, noise)
+    moved, spread = state.copy(), covariance.copy()
+    update(moved, spread, (np.arange(n), np.arange(n)), innovation, noise)
     h = np.eye(k, size)
     for i in range(n):
         told = h.T @ np.linalg.inv(noise[i])
@@ -86,9 +87,9 @@ def test_an_update_is_the_sum_of_two_pieces_of_information_for_each_track_alone(
         np.testing.assert_allclose(spread[i] @ information, np.eye(size), atol=1e-7)
         away = np.linalg.solve(information, told @ innovation[i])
         np.testing.assert_allclose(moved[i], state[i] + away, atol=1e-9)
-        alone = update(state[[i]], covariance[[i]], innovation[[i]], noise[[i]])
-        np.testing.assert_allclose(alone[0][0], moved[i], rtol=1e-12, atol=1e-12)
-        np.testing.assert_allclose(alone[1][0], spread[i], rtol=1e-12, atol=1e-12)
+        alone = state[[i]], covariance[[i]]
+        update(*alone, (np.zeros(1, int), np.array([i])), innovation[[i]], noise)
+        assert_same(alone, (moved[[i]], spread[[i]]))
 
 
 # ---- the motion model
@@ -152,7 +153,6 @@ def test_single_dimensions_may_differ():
 # ---- sums of the innovations
 
 CLASSES = 4
-NAMES = InnovationSums.__slots__
 
 
 def a_frame(seed, m=12, j=3):
@@ -169,7 +169,7 @@ def sums(seed):
 
 def slow_sums(classes, kinds, whitened, before, rejected):
     """One value after the other, in plain numbers."""
-    total = {name: [0.0] * classes for name in NAMES}
+    total = {name: [0.0] * classes for name in SUMS}
     for kind, now, earlier in zip(kinds, whitened.tolist(), before.tolist(), strict=True):
         total["updates"][kind] += 1
         total["values"][kind] += len(now)
@@ -189,8 +189,8 @@ def slow_sums(classes, kinds, whitened, before, rejected):
 def test_the_sums_are_those_of_plain_loops(seed, m, j):
     frame = a_frame(seed, m, j)
     found, expected = innovation_sums(CLASSES, *frame), slow_sums(CLASSES, *frame)
-    for name in NAMES:
-        assert getattr(found, name) == pytest.approx(np.array(expected[name]), rel=1e-12), name
+    for name in SUMS:
+        assert found.of(name) == pytest.approx(np.array(expected[name]), rel=1e-12), name
 
 
 @given(seeds, seeds, st.floats(1e-6, 1), st.lists(st.integers(-1, 2), min_size=4, max_size=4))
@@ -202,12 +202,12 @@ def test_sums_add_up_fade_without_changing_a_ratio_and_are_grouped_by_class(
     ]  # fmt: skip
     added, whole, faded = one + sums(right), innovation_sums(CLASSES, *both), one.fade(factor)
     grouped = one.by_group(np.array(group), 3)
-    for name in NAMES:
-        assert getattr(added, name) == pytest.approx(getattr(whole, name), rel=1e-9), name
-        np.testing.assert_allclose(getattr(faded, name), factor * getattr(one, name))
+    for name in SUMS:
+        assert added.of(name) == pytest.approx(whole.of(name), rel=1e-9), name
+        np.testing.assert_allclose(faded.of(name), factor * one.of(name))
         for g in range(3):
-            members = [getattr(one, name)[c] for c in range(CLASSES) if group[c] == g]
-            assert getattr(grouped, name)[g] == pytest.approx(sum(members)), name
+            members = [one.of(name)[c] for c in range(CLASSES) if group[c] == g]
+            assert grouped.of(name)[g] == pytest.approx(sum(members)), name
     for ratio in ("nis_ratio", "correlation", "reject_ratio"):
         np.testing.assert_allclose(getattr(faded, ratio), getattr(one, ratio))
     assert_same(one + no_innovations(CLASSES), one)
@@ -231,7 +231,7 @@ def test_the_correlation_of_an_autoregressive_sequence_is_found(rho):
     assert found.nis_ratio[0] == pytest.approx(1.0, abs=0.1)
     assert found.correlation[0] == pytest.approx(rho, abs=0.02)
     # ρ is drawn to 0 by 200 pairs without correlation, and bounded at 0.9.
-    pairs = found.pairs[0]
+    pairs = found.of("pairs")[0]
     bounded = min(max(found.correlation[0] * pairs / (pairs + 200), 0.0), 0.9)
     assert found.inflation[0] == pytest.approx((1 + bounded) / (1 - bounded), rel=1e-12)
 
@@ -240,6 +240,6 @@ def test_only_confirmed_tracks_are_counted():
     steps = run(model_of(XY, confirm_detections=3), [seen(i, [[0.0, 0.0]]) for i in range(6)])
     # The third detection confirms; from the fourth on each update counts, each with one before.
     decay = 0.5 ** (0.1 / 60)
-    counts = [step.state.innovations.updates[0] for step in steps]
+    counts = [step.state.innovations.of("updates")[0] for step in steps]
     assert counts == pytest.approx([0, 0, 0, 1, 1 + decay, 1 + decay + decay**2])
-    assert steps[-1].state.innovations.pairs[0] == pytest.approx(2 * counts[-1])
+    assert steps[-1].state.innovations.of("pairs")[0] == pytest.approx(2 * counts[-1])

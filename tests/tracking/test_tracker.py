@@ -192,11 +192,11 @@ def test_a_confirmed_track_with_a_detection_near_but_outside_its_gate_is_counted
     before = run(model_of(XY), frames(*[[HERE]] * 30))[-1].state
     last = seen(30, [], kind=[]) if away is None else seen(30, [[away, 0.0]], kind=[kind])
     (step,) = run(model_of(XY), [last], before)
-    faded = before.innovations.rejected * 0.5 ** (0.1 / 60.0)
-    assert step.state.innovations.rejected - faded == pytest.approx([rejected, 0, 0])
+    faded = before.innovations.of("rejected") * 0.5 ** (0.1 / 60.0)
+    assert step.state.innovations.of("rejected") - faded == pytest.approx([rejected, 0, 0])
     never = model_of(XY, confirm_detections=50)
     unconfirmed = run(never, [*frames(*[[HERE]] * 30), last])[-1].state
-    assert not unconfirmed.innovations.rejected.any()
+    assert not unconfirmed.innovations.of("rejected").any()
 
 
 PAUSES = [0, 1, 1000, 10**6, 10**8, 10**8, 10**8, 10**10, 10**15, 4 * 10**17]  # ns

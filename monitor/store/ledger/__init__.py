@@ -242,7 +242,6 @@ class LedgerWriter:
         """Returns the connection to the file that is there, which is begun where there is none."""
         if self.mark is not None and mark_of(self.path) != self.mark:
             self._forget("vanished", f"{self.path} is gone: somebody has removed it.")
-            shutil.rmtree(folder_of(self.path), ignore_errors=True)
         if self._connection is not None:
             return self._connection
         with failures(self.path):
@@ -311,13 +310,17 @@ class LedgerWriter:
             self.refused += removed
 
     def _remove_torn(self, connection: sqlite3.Connection) -> None:
-        """Takes in the files of frames, and removes rows whose bytes were not synced in time."""
-        run = connection.execute
-        sizes = self._files.take_in(run(FILES).fetchall())
-        torn = [(row[0],) for row in run(LATEST) if row[2] > sizes.get(row[1], row[2])]
-        if torn:
-            log.warning("pending: %d frames did not reach the disk in time", len(torn))
-            connection.executemany("DELETE FROM entries WHERE sequence = ?", torn)
+        """Removes rows of frames that the power took: those of the latest, and of whole files."""
+        files = connection.execute(FILES).fetchall()
+        sizes, run = self._files.take_in(files), connection.executemany
+        empty = [row for row in files if not sizes[row[0]]]
+        of_files = run("DELETE FROM entries WHERE blob = ? AND partition = ?", empty).rowcount
+        run("DELETE FROM blobs WHERE id = ? AND partition = ?", empty)
+        latest = connection.execute(LATEST).fetchall()
+        torn = [(row[0],) for row in latest if row[2] > sizes.get(row[1], row[2])]
+        run("DELETE FROM entries WHERE sequence = ?", torn)
+        if removed := max(0, of_files) + len(torn):
+            log.warning("pending: %d frames are not on the disk, which was not synced", removed)
 
     def _read(self, connection: sqlite3.Connection, *, at_start: bool) -> None:
         """Takes in which partitions there are."""
@@ -328,6 +331,7 @@ class LedgerWriter:
             # Its entries were not done again, and their numbers may have been given since.
             raise UnusableFile(f"{self.path}: it could not be read at start.", "unread")
         self.partitions = {number: Partition(last) for number, last in rows}
+        self._files.take_in(run(FILES).fetchall())
         gone = run("SELECT partition, reason, sequence, blob FROM gone").fetchall()
         self._gone = {row[0]: GonePartition(*row[:3]) for row in gone}
         (blob,) = run("SELECT max(id) FROM blobs").fetchone()
