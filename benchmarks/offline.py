@@ -2,7 +2,8 @@
 
 Each run is a process of its own, whose CPU and largest memory the system counts; the CPU of the
 same verb on 200 rows of the same kind, for the interpreter and its imports, is taken off and told
-apart. Runs of a round follow one another, and the least CPU of all rounds counts. Where netcal is
+apart. Runs of a round follow one another, and the least CPU of all rounds counts: on a busy machine
+all of it is too much. Where netcal is
 installed, its ENCE and its joint QCE of the same rows stand beside.
 """
 
@@ -12,7 +13,6 @@ import argparse
 import csv
 import importlib
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -31,13 +31,17 @@ from monitor.frames.space import FloatArray
 NAMES = ("x", "y", "z", "l", "w", "h", "yaw")
 FEW = 200
 
-# Started in place of the verb: tells the CPU in s and the memory in MB of what it runs.
+# Started in place of the verb: tells the CPU in s and the memory in MB of what it runs, and the CPU
+# of the processes which that has started and ended.
 _RUN = """
 import resource, sys
 from monitor.cli import main
 main(sys.argv[1:])
 used = resource.getrusage(resource.RUSAGE_SELF)
-print(used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, file=sys.stderr)
+# Not ru_maxrss, which begins with the memory of whoever started this process.
+largest = int(open("/proc/self/status").read().partition("VmHWM:")[2].split()[0]) / 1024
+told = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(used.ru_utime + used.ru_stime, largest, told.ru_utime + told.ru_stime, file=sys.stderr)
 """
 
 
@@ -73,13 +77,13 @@ def write(path: Path, columns: dict[str, Any]) -> Path:
     return path
 
 
-def run(*words: object) -> tuple[float, float, float]:
-    """Runs a verb: CPU in s, memory in MB, seconds."""
+def run(*words: object) -> tuple[float, float, float, float]:
+    """Runs a verb: its CPU in s, memory in MB, CPU of processes that it started, seconds."""
     began = time.perf_counter()
     command = [sys.executable, "-c", _RUN, *map(str, words)]
     found = subprocess.run(command, capture_output=True, check=True, text=True)
-    cpu, memory = map(float, found.stderr.splitlines()[-1].split())
-    return cpu, memory, time.perf_counter() - began
+    cpu, memory, others = map(float, found.stderr.splitlines()[-1].split())
+    return cpu, memory, others, time.perf_counter() - began
 
 
 def evaluated(folder: Path, rows: int, rounds: int) -> Iterator[str]:
@@ -99,7 +103,7 @@ def evaluated(folder: Path, rows: int, rounds: int) -> Iterator[str]:
                     for _ in range(rounds)
                 ]
                 start = min(one[0] for one, _ in every)
-                cpu, memory, wall = (min(two[i] for _, two in every) for i in range(3))
+                cpu, memory, _, wall = (min(two[i] for _, two in every) for i in range(4))
                 size, name = file.stat().st_size / 2**20, f"K = {k}, {ending}"
                 yield (
                     f"{' '.join(map(str, (name, *words))):<30}{n:>10,}{size:>8.0f}{memory:>8.0f}"
@@ -130,7 +134,7 @@ def of_netcal(rows: int, rounds: int) -> Iterator[str]:
     ence, qce = metrics.ENCE(bins=20), metrics.QCE(bins=20, marginal=False)
     calls: dict[str, Callable[[], object]] = {
         "ENCE of each dimension": lambda: ence.measure((mean, deviation), truth),
-        "joint QCE": lambda: qce.measure((mean, covariance), truth, q=tau, kind="confidence"),
+        "joint QCE": lambda: qce.measure((mean, covariance), truth, q=tau),
     }
     for name, call in calls.items():
         took = []
@@ -150,22 +154,10 @@ def replayed(folder: Path, rows: int, rounds: int) -> Iterator[str]:
         few = write(folder / f"few{k}.parquet", simulated(FEW, k))
         found = []
         for _ in range(rounds):
-            of_few, of_file = (both(path) for path in (few, file))
-            found.append(
-                [(b - a) / (rows / FEW) * 1e6 for a, b in zip(of_few, of_file, strict=True)]
-            )
+            pairs = zip(run("replay", few)[::2], run("replay", file)[::2], strict=True)
+            found.append([(after - before) / (rows / FEW) * 1e6 for before, after in pairs])
         client, sidecar = (min(one[i] for one in found) for i in range(2))
         yield f"{f'K = {k}':<34}{rows // FEW:>10,}{client:>8.0f}{sidecar:>9.0f}"
-
-
-def both(path: Path) -> tuple[float, float]:
-    """Replays a file; CPU of the client, and of the sidecar that it starts and waits for, in s."""
-    code = _RUN.replace("used = ", "told = resource.getrusage(resource.RUSAGE_CHILDREN)\nused = ")
-    code = code.replace("used.ru_maxrss / 1024", "told.ru_utime + told.ru_stime")
-    words = [sys.executable, "-c", code, "replay", str(path)]
-    found = subprocess.run(words, capture_output=True, check=True, text=True)
-    client, sidecar = map(float, found.stderr.splitlines()[-1].split())
-    return client, sidecar
 
 
 def main() -> None:
@@ -174,7 +166,6 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=2_000_000, help="of Parquet; CSV has a tenth")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     print(f"{machine()}; memory and files in MB, CPU in s; start: the verb on {FEW} rows\n")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -270,7 +270,10 @@ def open_recording(
     names = source.dimensions if dimensions is None else dimensions
     _check_dimensions(path, names, source.dimensions)
     ignore = columns.flags("ignore", chosen) if "ignore" in columns.names else None
-    sequences, sequence_index, last_frame = _sequences(columns, chosen)
+    frames = None
+    if "frame" in columns.names:
+        frames = frames_of(columns, np.arange(columns.count))
+    sequences, sequence_index, last_frame = _sequences(columns, chosen, frames)
     named = names_here or {}
     stamp_ns, of_stamp = stamps_of(columns, chosen, named)
     time_s, of_time = seconds_of(columns, chosen, named)
@@ -295,7 +298,7 @@ def open_recording(
         class_index=class_index,
         sequences=sequences,
         sequence_index=sequence_index,
-        frame=frames_of(columns, chosen) if "frame" in columns.names else None,
+        frame=frames if frames is None or chosen.size == columns.count else frames[chosen],
         time_s=time_s,
         score=columns.floats("score", chosen, np.nan) if "score" in columns.names else None,
         track=tracks_of(columns, chosen),
@@ -491,19 +494,21 @@ def _select(
 
 
 def _sequences(
-    columns: Columns, chosen: IntArray
+    columns: Columns, chosen: IntArray, frames: IntArray | None
 ) -> tuple[tuple[str, ...], IntArray, dict[str, int]]:
-    """Selected sequences, the one of each selected row, and the last frame of each in the file."""
+    """Selected sequences, the one of each selected row, and the last frame of each in the file.
+
+    frames  of all rows of the file; None where it has none
+    """
     names, index = coded(columns, "seq", columns.path.name.split(".")[0])
     used, selected = np.zeros(1, np.int64), all_of_one(chosen.size)
     if len(names) > 1:
         used, places = np.unique(index[chosen], return_inverse=True)
         selected = places.astype(np.int64)
     last_frame: dict[str, int] = {}
-    if "frame" in columns.names:
-        frame = frames_of(columns, np.arange(columns.count))
+    if frames is not None:
         last = np.full(len(names), np.iinfo(np.int64).min)
-        np.maximum.at(last, index, frame)
+        np.maximum.at(last, index, frames)
         last_frame = dict(zip(names, last.tolist(), strict=True))
     return tuple(names[i] for i in used), selected, last_frame
 

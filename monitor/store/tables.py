@@ -551,10 +551,10 @@ def tracks_of(columns: Columns, chosen: IntArray) -> IntArray | None:
     Raises RecordingError where a track, or a gt_id of an array of numbers, is no whole number.
     """
     if "gt_id" in columns.names:
-        names = columns.values("gt_id")
         try:
             return columns.integers("gt_id", chosen, NO_TRACK)
         except RecordingError:
+            names = columns.values("gt_id")
             if names.dtype.kind != "U":
                 raise
         different, number = np.unique(names[chosen], return_inverse=True)
