@@ -15,7 +15,6 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from monitor import native
 from monitor.frames.cholesky import pivots
 from monitor.frames.classes import Sent, no_class, usable_opinions
 from monitor.frames.covariances import (
@@ -40,7 +39,6 @@ from monitor.frames.space import (
     triangle,
     unpacked_covariances,
 )
-from monitor.native import Kernels
 
 IdArray = npt.NDArray[np.uint64]
 
@@ -115,17 +113,11 @@ class Estimates(Columns):
         """Returns σ of each dimension, (n, K)."""
         return np.sqrt(self.variance)
 
-    def plausible(
-        self, variances: tuple[float, float], kernels: Kernels | None = native.kernels
-    ) -> bool:
+    def plausible(self, variances: tuple[float, float]) -> bool:
         """Tells whether all values are finite, and all variances within bounds."""
-        mean, given, (least, most) = self.mean, self._given, variances
-        if kernels is not None and given.ndim == 2:
-            values, covariances = np.ascontiguousarray(mean), np.ascontiguousarray(given)
-            return kernels.plausible(values, covariances, least, most)
-        variance = self.variance
+        variance, (least, most) = self.variance, variances
         within = variance.min(initial=np.inf) >= least and variance.max(initial=0.0) <= most
-        return bool(within and np.isfinite(given).all() and np.isfinite(mean).all())
+        return bool(within and np.isfinite(self._given).all() and np.isfinite(self.mean).all())
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:

@@ -36,9 +36,6 @@ class Kernels(Protocol):
     def factorise_lower(self, a: FloatArray, singular: float, /) -> None:
         """Turns lower triangles (K, K, N) into their Cholesky factors, in place."""
 
-    def plausible(self, mean: FloatArray, packed: FloatArray, least: float, most: float, /) -> bool:
-        """Tells whether means (n, K) and packed covariances are finite, and variances in bounds."""
-
     def usable(
         self,
         class_index: IntArray,

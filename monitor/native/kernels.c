@@ -1,5 +1,4 @@
 /* Kernels of the frame path, in CPython's limited API of 3.11: one build serves 3.11 and all after.
- *
  * Each does what a few lines of NumPy do elsewhere in the house, operation by operation and in the
  * same order, so that every bit is the same: no fused multiply-add (-ffp-contract=off), no -ffast-math.
  * Arrays come through the buffer protocol. Shape, format and layout are checked before anything is
@@ -9,17 +8,13 @@
 #define Py_LIMITED_API 0x030B0000
 #include <Python.h>
 
-#include <float.h>
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
 
-#ifndef SOURCE
-#define SOURCE "unknown"
-#endif
-
-/* As frames/space.py has it, MOST_DIMENSIONS: bounds what lies on the stack. */
+/* As frames/space.py has it, MOST_DIMENSIONS: bounds what lies on the stack. A state has velocities. */
 #define MOST_DIMENSIONS 32
+#define MOST_STATES (2 * MOST_DIMENSIONS)
 
 /* ---- arrays */
 
@@ -39,54 +34,52 @@ static void release(Arrays *arrays)
         PyBuffer_Release(&arrays->views[--arrays->taken]);
 }
 
-/* Takes a C-contiguous array of `dimensions` axes of `format` ('d' float64, 'q' int64, '?' bool).
- *
- * shape    what each axis has to be; -1 takes it as it comes, and is set to it
- * returns  its first element; NULL with ValueError or BufferError set
- */
+/* Takes a C-contiguous array of `dimensions` axes of `format` ('d' float64, 'q' int64, 0 any); an axis of
+ * the shape that is -1 is set to what comes. Returns its first element, or NULL with a ValueError. */
 static void *take(Arrays *arrays, PyObject *object, const char *name, char format, int access,
                   int dimensions, Py_ssize_t *shape)
 {
-    if (arrays->taken == MOST_ARRAYS) {
-        PyErr_SetString(PyExc_SystemError, "a kernel takes too many arrays");
-        return NULL;
-    }
     Py_buffer *view = &arrays->views[arrays->taken];
-    if (PyObject_GetBuffer(object, view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | access) < 0) {
-        /* NumPy says ValueError, others BufferError; of what has no buffer at all TypeError. */
-        PyErr_Format(PyExc_ValueError, "%s must be a C-contiguous %sarray", name,
-                     access == WRITE ? "writable " : "");
-        return NULL;
-    }
+    if (arrays->taken == MOST_ARRAYS)
+        return PyErr_Format(PyExc_SystemError, "a kernel takes too many arrays");
+    /* NumPy says ValueError, others BufferError; of what has no buffer at all TypeError. */
+    if (PyObject_GetBuffer(object, view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | access) < 0)
+        return PyErr_Format(PyExc_ValueError, "%s must be a C-contiguous %sarray", name,
+                            access == WRITE ? "writable " : "");
     arrays->taken++;
     /* int64 is 'l' where long has 64 bits. */
     const char *found = view->format == NULL ? "B" : view->format;
-    const int fits = found[0] != 0 && found[1] == 0 &&
+    const int fits = found[0] != 0 && found[1] == 0 && view->itemsize == 8 &&
                      (found[0] == format || (format == 'q' && found[0] == 'l'));
-    if (!fits || view->itemsize != (format == '?' ? 1 : 8)) {
-        PyErr_Format(PyExc_ValueError, "%s has format '%s' of %zd bytes, not '%c'", name, found,
-                     view->itemsize, format);
-        return NULL;
-    }
-    if (view->ndim != dimensions) {
-        PyErr_Format(PyExc_ValueError, "%s has %d axes, not %d", name, view->ndim, dimensions);
-        return NULL;
-    }
+    if (format && (!fits || view->ndim != dimensions))
+        return PyErr_Format(PyExc_ValueError, "%s has %d axes of format '%s', not %d of '%c'", name,
+                            view->ndim, found, dimensions, format);
     for (int axis = 0; axis < dimensions; axis++) {
         if (shape[axis] == -1)
             shape[axis] = view->shape[axis];
-        if (view->shape[axis] != shape[axis]) {
-            PyErr_Format(PyExc_ValueError, "%s is %zd long in axis %d, not %zd", name,
-                         view->shape[axis], axis, shape[axis]);
-            return NULL;
-        }
+        if (view->shape[axis] != shape[axis])
+            return PyErr_Format(PyExc_ValueError, "%s is %zd long in axis %d, not %zd", name,
+                                view->shape[axis], axis, shape[axis]);
     }
     return view->buf;
 }
 
-/* Takes an argument into the variable of its name, or goes to the end. */
+/* Takes an array of any kind that has so many bytes; -1: any, and is set to it. */
+static char *take_bytes(Arrays *arrays, PyObject *object, const char *name, int access, Py_ssize_t *size)
+{
+    char *found = take(arrays, object, name, 0, access, 0, NULL);
+    const Py_ssize_t bytes = found == NULL ? 0 : arrays->views[arrays->taken - 1].len;
+    if (*size == -1)
+        *size = bytes;
+    if (found == NULL || bytes == *size)
+        return found;
+    return (char *)PyErr_Format(PyExc_ValueError, "%s has %zd bytes, not %zd", name, bytes, *size);
+}
+
+/* In a kernel: goes to its end without a result. TAKE takes an argument into the variable of its name. */
+#define CHECK(condition) if (!(condition)) goto end
 #define TAKE(name, argument, format, access, axes, shape) \
-    if ((name = take(&arrays, argument, #name, format, access, axes, shape)) == NULL) goto end
+    CHECK((name = take(&arrays, argument, #name, format, access, axes, shape)) != NULL)
 
 /* Reads so many numbers; returns whether all were some. */
 static int numbers(PyObject *const *args, Py_ssize_t n, double *values)
@@ -96,32 +89,33 @@ static int numbers(PyObject *const *args, Py_ssize_t n, double *values)
     return !PyErr_Occurred();
 }
 
+/* Checks that something holds; else sets a ValueError. */
+#define HOLDS(condition, ...) ((condition) || PyErr_Format(PyExc_ValueError, __VA_ARGS__) != NULL)
+
 /* Checks that each of n places lies below an end. */
 static int within(const char *name, const int64_t *places, Py_ssize_t n, Py_ssize_t end)
 {
-    for (Py_ssize_t i = 0; i < n; i++)
-        if (places[i] < 0 || places[i] >= end) {
-            PyErr_Format(PyExc_ValueError, "%s %lld is not below %zd", name, (long long)places[i], end);
-            return 0;
-        }
-    return 1;
-}
-
-static int counted(const char *name, Py_ssize_t given, Py_ssize_t wanted)
-{
-    if (given == wanted)
-        return 1;
-    PyErr_Format(PyExc_TypeError, "%s takes %zd arguments, not %zd", name, wanted, given);
-    return 0;
+    int holds = 1;
+    for (Py_ssize_t i = 0; i < n && holds; i++)
+        holds = HOLDS(places[i] >= 0 && places[i] < end, "%s %lld is not below %zd", name,
+                      (long long)places[i], end);
+    return holds;
 }
 
 static int dimensions_fit(Py_ssize_t k)
 {
-    if (k >= 1 && k <= MOST_DIMENSIONS)
-        return 1;
-    PyErr_Format(PyExc_ValueError, "%zd dimensions: there must be 1 to %d", k, MOST_DIMENSIONS);
-    return 0;
+    return HOLDS(k >= 1 && k <= MOST_DIMENSIONS, "%zd dimensions: must be 1 to %d", k, MOST_DIMENSIONS);
 }
+
+/* Between these is what a kernel does with its arguments: what it returns is `done`. */
+#define KERNEL(name, wanted)                                                                    \
+    static PyObject *name(PyObject *self, PyObject *const *args, Py_ssize_t given)              \
+    {                                                                                           \
+        Arrays arrays = {.taken = 0};                                                           \
+        PyObject *done = NULL;                                                                  \
+        (void)self;                                                                             \
+        CHECK(HOLDS(given == wanted, #name " takes %d arguments, not %zd", wanted, given));
+#define END end: release(&arrays); return done; }
 
 /* ---- Cholesky factors, as frames/cholesky.py has them */
 
@@ -133,13 +127,8 @@ typedef double Lanes[LANES];
 
 #define EACH_LANE for (int lane = 0; lane < LANES; lane++)
 
-/* Turns packed lower triangles into their factors, in place.
- *
- * Each entry is diminished by the products of the columns before, in their order, whatever the order
- * of the loops: the bits are those of factorise_lower in NumPy.
- *
- * returns  a bit for each lane whose pivots are regular: p p > singular a
- */
+/* Turns packed lower triangles into their factors, in place; each entry is diminished by the products
+ * of the columns before, in their order. Returns a bit for each lane with p p > singular a. */
 static unsigned factorise(Lanes *restrict a, Py_ssize_t k, double singular)
 {
     int64_t irregular[LANES] = {0}; /* as wide as a value, so that lanes stay side by side */
@@ -164,27 +153,14 @@ static unsigned factorise(Lanes *restrict a, Py_ssize_t k, double singular)
 }
 
 /* factorise_lower(a, singular): a (K, K, N) in place, on and below the diagonal. */
-static PyObject *factorise_lower(PyObject *self, PyObject *const *args, Py_ssize_t given)
-{
-    (void)self;
-    Arrays arrays = {.taken = 0};
-    PyObject *done = NULL;
-    if (!counted("factorise_lower", given, 2))
-        return NULL;
-    const double singular = PyFloat_AsDouble(args[1]);
-    if (PyErr_Occurred())
-        return NULL;
+KERNEL(factorise_lower, 2)
+    double singular, *a;
+    CHECK(numbers(args + 1, 1, &singular));
     Py_ssize_t shape[3] = {-1, -1, -1};
-    double *a = take(&arrays, args[0], "a", 'd', WRITE, 3, shape);
-    if (a == NULL)
-        goto end;
+    TAKE(a, args[0], 'd', WRITE, 3, shape);
     const Py_ssize_t k = shape[0], n = shape[2];
-    if (shape[1] != k) {
-        PyErr_Format(PyExc_ValueError, "a is %zd by %zd, not square", k, shape[1]);
-        goto end;
-    }
-    if (!dimensions_fit(k))
-        goto end;
+    CHECK(HOLDS(shape[1] == k, "a is %zd by %zd, not square", k, shape[1]));
+    CHECK(dimensions_fit(k));
     Lanes block[TRIANGLE(MOST_DIMENSIONS, 0)];
     for (Py_ssize_t first = 0; first < n; first += LANES) {
         const Py_ssize_t here = n - first < LANES ? n - first : LANES;
@@ -203,73 +179,11 @@ static PyObject *factorise_lower(PyObject *self, PyObject *const *args, Py_ssize
                 a[(k * k - 1) * n + first + lane] = NAN;
     }
     done = Py_NewRef(Py_None);
-end:
-    release(&arrays);
-    return done;
-}
+END
 
 /* ---- frames/detections.py */
 
-/* Takes packed covariances of n detections: variances (n, K) or lower triangles (n, K (K + 1) / 2). */
-static const double *take_packed(Arrays *arrays, PyObject *object, Py_ssize_t n, Py_ssize_t k,
-                                 Py_ssize_t *form)
-{
-    Py_ssize_t shape[2] = {n, -1};
-    const double *packed = take(arrays, object, "packed", 'd', READ, 2, shape);
-    *form = shape[1];
-    if (packed == NULL || !dimensions_fit(k) || *form == k || *form == TRIANGLE(k, 0))
-        return PyErr_Occurred() ? NULL : packed;
-    PyErr_Format(PyExc_ValueError, "packed has %zd values a row: none of the forms", *form);
-    return NULL;
-}
-
-/* Tells whether no size is larger; NaN is. */
-static int at_most(double most, const double *values, Py_ssize_t count)
-{
-    int64_t beyond = 0;
-    for (Py_ssize_t i = 0; i < count; i++)
-        beyond |= !(fabs(values[i]) <= most);
-    return !beyond;
-}
-
-/* Tells whether all variances of packed covariances lie in bounds. */
-static int bounded(const double *packed, Py_ssize_t form, Py_ssize_t n, Py_ssize_t k,
-                   const double bounds[2])
-{
-    int fits = 1;
-    for (; n > 0; n--, packed += form)
-        for (Py_ssize_t i = 0; i < k; i++) {
-            const double variance = packed[form == k ? i : TRIANGLE(i, i)];
-            fits &= variance >= bounds[0] && variance <= bounds[1];
-        }
-    return fits;
-}
-
-/* plausible(mean (n, K), packed, least, most): tells whether all is finite, and variances in bounds. */
-static PyObject *plausible(PyObject *self, PyObject *const *args, Py_ssize_t given)
-{
-    (void)self;
-    Arrays arrays = {.taken = 0};
-    PyObject *done = NULL;
-    double bounds[2], *mean;
-    Py_ssize_t shape[2] = {-1, -1}, form;
-    if (!counted("plausible", given, 4) || !numbers(args + 2, 2, bounds))
-        return NULL;
-    TAKE(mean, args[0], 'd', READ, 2, shape);
-    const double *packed = take_packed(&arrays, args[1], shape[0], shape[1], &form);
-    if (packed != NULL)
-        done = PyBool_FromLong(at_most(DBL_MAX, mean, shape[0] * shape[1]) &&
-                               at_most(DBL_MAX, packed, shape[0] * form) &&
-                               bounded(packed, form, shape[0], shape[1], bounds));
-end:
-    release(&arrays);
-    return done;
-}
-
-/* Writes the diagonals of Cholesky factors, (n, K), in the order of dimensions (K,).
- *
- * returns  1 if all covariances have a factor
- */
+/* Writes the diagonals of Cholesky factors, (n, K), in an order of dimensions (K,); returns if all are. */
 static int find_pivots(const double *packed, Py_ssize_t form, Py_ssize_t n, Py_ssize_t k,
                        const int64_t *order, double singular, double *pivot)
 {
@@ -297,62 +211,38 @@ static int find_pivots(const double *packed, Py_ssize_t form, Py_ssize_t n, Py_s
 }
 
 /* usable(class_index (n,), mean (n, K), packed, order (K,), pivot (n, K), classes, largest_mean, least,
- *        most, singular)
- *
- * Tells whether all detections of a frame pass: classes below their number, means, covariances. If so,
- * the pivots are written; else they are anything. */
-static PyObject *usable(PyObject *self, PyObject *const *args, Py_ssize_t given)
-{
-    (void)self;
-    Arrays arrays = {.taken = 0};
-    PyObject *done = NULL;
-    double told[5], *mean, *pivot;
+ *        most, singular); packed: variances (n, K) or lower triangles (n, K (K + 1) / 2).
+ * Tells whether classes, means, variances and factors of a frame all pass, with the pivots if so. */
+KERNEL(usable, 10)
+    double told[5], *mean, *packed, *pivot;
     int64_t *class_index, *order;
-    Py_ssize_t shape[2] = {-1, -1}, form;
-    if (!counted("usable", given, 10) || !numbers(args + 5, 5, told))
-        return NULL;
+    Py_ssize_t shape[2] = {-1, -1}, form[2] = {0, -1};
+    CHECK(numbers(args + 5, 5, told));
     TAKE(mean, args[1], 'd', READ, 2, shape);
-    const Py_ssize_t n = shape[0], k = shape[1];
+    const Py_ssize_t n = form[0] = shape[0], k = shape[1];
     TAKE(class_index, args[0], 'q', READ, 1, shape);
     TAKE(order, args[3], 'q', READ, 1, shape + 1);
     TAKE(pivot, args[4], 'd', WRITE, 2, shape);
-    const double *packed = take_packed(&arrays, args[2], n, k, &form);
-    if (packed == NULL || !within("order", order, k, k))
-        goto end;
-    int fits = at_most(told[1], mean, n * k) && bounded(packed, form, n, k, told + 2);
-    for (Py_ssize_t row = 0; row < n; row++)
-        fits &= class_index[row] >= 0 && (double)class_index[row] < told[0];
-    done = PyBool_FromLong(fits && find_pivots(packed, form, n, k, order, told[4], pivot));
-end:
-    release(&arrays);
-    return done;
-}
+    TAKE(packed, args[2], 'd', READ, 2, form);
+    CHECK(dimensions_fit(k) && within("order", order, k, k));
+    CHECK(HOLDS(form[1] == k || form[1] == TRIANGLE(k, 0), "packed has %zd values a row", form[1]));
+    /* As wide as a value, so that several are compared at once. NaN is beyond any bound. */
+    int64_t beyond = 0;
+    for (Py_ssize_t i = 0; i < n * k; i++)
+        beyond |= !(fabs(mean[i]) <= told[1]);
+    for (Py_ssize_t row = 0; row < n; row++) {
+        beyond |= !(class_index[row] >= 0 && (double)class_index[row] < told[0]);
+        for (Py_ssize_t i = 0; i < k; i++) {
+            const double variance = packed[row * form[1] + (form[1] == k ? i : TRIANGLE(i, i))];
+            beyond |= !(variance >= told[2] && variance <= told[3]);
+        }
+    }
+    done = PyBool_FromLong(!beyond && find_pivots(packed, form[1], n, k, order, told[4], pivot));
+END
 
 /* ---- wire/records.py */
 
 #define MOST_FIELDS (MOST_ARRAYS - 4)
-
-/* Takes an array of any format that is C-contiguous and has so many bytes. */
-static char *take_bytes(Arrays *arrays, PyObject *object, const char *name, int access,
-                        Py_ssize_t size)
-{
-    if (arrays->taken == MOST_ARRAYS) {
-        PyErr_SetString(PyExc_SystemError, "a kernel takes too many arrays");
-        return NULL;
-    }
-    Py_buffer *view = &arrays->views[arrays->taken];
-    if (PyObject_GetBuffer(object, view, PyBUF_C_CONTIGUOUS | access) < 0) {
-        PyErr_Format(PyExc_ValueError, "%s must be a C-contiguous %sarray", name,
-                     access == WRITE ? "writable " : "");
-        return NULL;
-    }
-    arrays->taken++;
-    if (size != -1 && view->len != size) {
-        PyErr_Format(PyExc_ValueError, "%s has %zd bytes, not %zd", name, view->len, size);
-        return NULL;
-    }
-    return view->buf;
-}
 
 typedef struct {
     int count;
@@ -369,110 +259,64 @@ static int take_fields(Arrays *arrays, Fields *fields, PyObject *places, PyObjec
     const int64_t *place = take(arrays, places, "places", 'q', READ, 2, shape);
     if (place == NULL)
         return 0;
-    if (!PyList_Check(columns) || PyList_Size(columns) != shape[0] || shape[0] > MOST_FIELDS) {
-        PyErr_Format(PyExc_ValueError, "columns must be a list of one array a place, at most %d",
-                     MOST_FIELDS);
+    if (!HOLDS(PyList_Check(columns) && PyList_Size(columns) == shape[0] && shape[0] <= MOST_FIELDS,
+               "columns must be a list of one array a place, at most %d", MOST_FIELDS))
         return 0;
-    }
     fields->count = (int)shape[0];
     for (int f = 0; f < fields->count; f++) {
-        const int64_t offset = place[2 * f], size = place[2 * f + 1];
-        if (offset < 0 || size < 0 || offset > length || size > length - offset) {
-            PyErr_Format(PyExc_ValueError, "place %d does not lie in %zd bytes", f, length);
+        const int64_t offset = fields->offset[f] = place[2 * f], size = fields->size[f] = place[2 * f + 1];
+        if (!HOLDS(offset >= 0 && size >= 0 && offset <= length && size <= length - offset,
+                   "place %d does not lie in %zd bytes", f, length))
             return 0;
-        }
-        fields->offset[f] = offset;
-        fields->size[f] = size;
-        fields->values[f] = take_bytes(arrays, PyList_GetItem(columns, f), "a column", access,
-                                       n * (Py_ssize_t)size);
-        if (fields->values[f] == NULL)
+        Py_ssize_t bytes = n * (Py_ssize_t)size;
+        PyObject *column = PyList_GetItem(columns, f);
+        if ((fields->values[f] = take_bytes(arrays, column, "a column", access, &bytes)) == NULL)
             return 0;
     }
     return 1;
 }
 
-/* read_records(data, start, mask, values, places, columns): copies the fields of records, one behind
- * the other from `start` to the end of the data, into columns. False where the bytes of one that the
- * mask takes are not the values; what is in the columns then means nothing. */
-static PyObject *read_records(PyObject *self, PyObject *const *args, Py_ssize_t given)
-{
-    (void)self;
-    Arrays arrays = {.taken = 0};
-    PyObject *done = NULL;
-    if (!counted("read_records", given, 6))
-        return NULL;
+/* read_records(data, start, mask, values, places, columns): copies the fields of records, from `start`
+ * to the end of the data, into columns. False where the bytes of one at the mask are not the values. */
+KERNEL(read_records, 6)
+    Py_ssize_t all = -1, length = -1;
     const Py_ssize_t start = PyLong_AsSsize_t(args[1]);
-    if (PyErr_Occurred())
-        return NULL;
-    const char *data = take_bytes(&arrays, args[0], "data", READ, -1);
-    if (data == NULL)
-        goto end;
-    const Py_ssize_t all = arrays.views[0].len;
-    const char *mask = take_bytes(&arrays, args[2], "mask", READ, -1);
-    if (mask == NULL)
-        goto end;
-    const Py_ssize_t length = arrays.views[1].len;
-    const char *values = take_bytes(&arrays, args[3], "values", READ, length);
-    if (values == NULL)
-        goto end;
-    if (start < 0 || start > all || length == 0 || (all - start) % length) {
-        PyErr_Format(PyExc_ValueError, "%zd bytes from %zd are no records of %zd", all, start, length);
-        goto end;
-    }
+    CHECK(!PyErr_Occurred());
+    const char *data = take_bytes(&arrays, args[0], "data", READ, &all);
+    const char *mask = data ? take_bytes(&arrays, args[2], "mask", READ, &length) : NULL;
+    const char *values = mask ? take_bytes(&arrays, args[3], "values", READ, &length) : NULL;
+    CHECK(values != NULL);
+    CHECK(HOLDS(start >= 0 && start <= all && length > 0 && (all - start) % length == 0,
+                "%zd bytes from %zd are no records of %zd", all, start, length));
     const Py_ssize_t n = (all - start) / length;
     Fields fields;
-    if (!take_fields(&arrays, &fields, args[4], args[5], WRITE, n, length))
-        goto end;
-    uint64_t wrong = 0;
+    CHECK(take_fields(&arrays, &fields, args[4], args[5], WRITE, n, length));
+    unsigned char wrong = 0;
     for (Py_ssize_t row = 0; row < n && !wrong; row++) {
         const char *record = data + start + row * length;
-        Py_ssize_t at = 0;
-        for (; at + 8 <= length; at += 8) {
-            uint64_t found, taken, wanted;
-            memcpy(&found, record + at, 8);
-            memcpy(&taken, mask + at, 8);
-            memcpy(&wanted, values + at, 8);
-            wrong |= (found & taken) ^ wanted;
-        }
-        for (; at < length; at++)
+        for (Py_ssize_t at = 0; at < length; at++)
             wrong |= (unsigned char)((record[at] & mask[at]) ^ values[at]);
         for (int f = 0; f < fields.count; f++)
             memcpy(fields.values[f] + row * fields.size[f], record + fields.offset[f],
                    (size_t)fields.size[f]);
     }
     done = PyBool_FromLong(!wrong);
-end:
-    release(&arrays);
-    return done;
-}
+END
 
 /* write_records(record, places, columns, n): bytes of n records, each as the one that is given but for
  * the values of its fields. */
-static PyObject *write_records(PyObject *self, PyObject *const *args, Py_ssize_t given)
-{
-    (void)self;
-    Arrays arrays = {.taken = 0};
-    PyObject *done = NULL;
-    if (!counted("write_records", given, 4))
-        return NULL;
+KERNEL(write_records, 4)
+    Py_ssize_t length = -1;
     const Py_ssize_t n = PyLong_AsSsize_t(args[3]);
-    if (PyErr_Occurred())
-        return NULL;
-    const char *record = take_bytes(&arrays, args[0], "record", READ, -1);
-    if (record == NULL)
-        goto end;
-    const Py_ssize_t length = arrays.views[0].len;
-    if (n < 0 || (length && n > PY_SSIZE_T_MAX / length)) {
-        PyErr_Format(PyExc_ValueError, "%zd records of %zd bytes", n, length);
-        goto end;
-    }
+    CHECK(!PyErr_Occurred());
+    const char *record = take_bytes(&arrays, args[0], "record", READ, &length);
+    CHECK(record != NULL);
+    CHECK(HOLDS(n >= 0 && (length == 0 || n <= PY_SSIZE_T_MAX / length), "%zd records of %zd", n, length));
     Fields fields;
-    if (!take_fields(&arrays, &fields, args[1], args[2], READ, n, length))
-        goto end;
+    CHECK(take_fields(&arrays, &fields, args[1], args[2], READ, n, length));
     PyObject *written = PyBytes_FromStringAndSize(NULL, n * length);
     char *out = written == NULL ? NULL : PyBytes_AsString(written);
-    if (out == NULL)
-        goto end;
+    CHECK(out != NULL);
     for (Py_ssize_t row = 0; row < n; row++, out += length) {
         memcpy(out, record, (size_t)length);
         for (int f = 0; f < fields.count; f++)
@@ -480,10 +324,7 @@ static PyObject *write_records(PyObject *self, PyObject *const *args, Py_ssize_t
                    (size_t)fields.size[f]);
     }
     done = written;
-end:
-    release(&arrays);
-    return done;
-}
+END
 
 /* ---- tracking/motion.py: eight tracks side by side */
 
@@ -498,23 +339,15 @@ end:
 /* Checks that states hold k measured dimensions, then velocities. */
 static int states_fit(Py_ssize_t size, Py_ssize_t k)
 {
-    if (size >= k && size <= 2 * MOST_DIMENSIONS)
-        return dimensions_fit(k);
-    PyErr_Format(PyExc_ValueError, "%zd states of %zd dimensions", size, k);
-    return 0;
+    return HOLDS(size >= k && size <= MOST_STATES, "%zd states of %zd", size, k) && dimensions_fit(k);
 }
 
 /* predict(state (T, S), covariance (T, S, S), moving (V,), diffusion (S, S), seconds, grown):
  * F x and F P F' + Q, in place; the last V states are the velocities. */
-static PyObject *predict(PyObject *self, PyObject *const *args, Py_ssize_t given)
-{
-    (void)self;
-    Arrays arrays = {.taken = 0};
-    PyObject *done = NULL;
+KERNEL(predict, 6)
     double told[2], *state, *covariance, *diffusion;
     int64_t *moving;
-    if (!counted("predict", given, 6) || !numbers(args + 4, 2, told))
-        return NULL;
+    CHECK(numbers(args + 4, 2, told));
     Py_ssize_t shape[3] = {-1, -1, 0}, velocities = -1;
     TAKE(state, args[0], 'd', WRITE, 2, shape);
     const Py_ssize_t tracks = shape[0], size = shape[2] = shape[1];
@@ -522,8 +355,7 @@ static PyObject *predict(PyObject *self, PyObject *const *args, Py_ssize_t given
     TAKE(moving, args[2], 'q', READ, 1, &velocities);
     TAKE(diffusion, args[3], 'd', READ, 2, shape + 1);
     const Py_ssize_t k = size - velocities;
-    if (!states_fit(size, k) || !within("moving", moving, velocities, k))
-        goto end;
+    CHECK(states_fit(size, k) && within("moving", moving, velocities, k));
     for (Py_ssize_t t = 0; t < tracks; t++) {
         double *x = state + t * size, *p = covariance + t * size * size;
         for (Py_ssize_t v = 0; v < velocities; v++) {
@@ -540,10 +372,7 @@ static PyObject *predict(PyObject *self, PyObject *const *args, Py_ssize_t given
             p[i * size + i] *= told[1];
     }
     done = Py_NewRef(Py_None);
-end:
-    release(&arrays);
-    return done;
-}
+END
 
 /* Adds the products of n pairs of entries, b's so far apart, to a sum, in order. */
 INLINE void add_products(double *restrict sum, Lanes *a, Lanes *b, Py_ssize_t step, Py_ssize_t n)
@@ -632,16 +461,10 @@ static void spread(Lanes *to, int lane, const double *from, Py_ssize_t n)
 
 /* update(state (T, S), covariance (T, S, S), track (M,), detection (M,), innovation (M, K),
  *        noise (N, K, K), grown): Joseph's form for some tracks, in place; K states are measured. */
-static PyObject *update(PyObject *self, PyObject *const *args, Py_ssize_t given)
-{
-    (void)self;
-    Arrays arrays = {.taken = 0};
-    PyObject *done = NULL;
-    void *memory = NULL;
+KERNEL(update, 7)
     double grown, *state, *covariance, *innovation, *noise;
     int64_t *track, *detection;
-    if (!counted("update", given, 7) || !numbers(args + 6, 1, &grown))
-        return NULL;
+    CHECK(numbers(args + 6, 1, &grown));
     Py_ssize_t shape[3] = {-1, -1, 0}, pairs[2] = {-1, -1};
     TAKE(state, args[0], 'd', WRITE, 2, shape);
     const Py_ssize_t size = shape[2] = shape[1];
@@ -652,17 +475,11 @@ static PyObject *update(PyObject *self, PyObject *const *args, Py_ssize_t given)
     const Py_ssize_t k = pairs[1];
     Py_ssize_t noises[3] = {-1, k, k};
     TAKE(noise, args[5], 'd', READ, 3, noises);
-    if (!states_fit(size, k) || !within("track", track, pairs[0], shape[0]) ||
-        !within("detection", detection, pairs[0], noises[0]))
-        goto end;
-    memory = PyMem_Malloc((size_t)((2 * size + 1) * size + (3 * size + 2 * k + 1) * k + 1) *
-                          sizeof(Lanes));
-    if (memory == NULL) {
-        PyErr_NoMemory();
-        goto end;
-    }
-    /* Aligned for the widest vectors. */
-    Lanes *p = (Lanes *)(((uintptr_t)memory + sizeof *p - 1) & ~(uintptr_t)(sizeof *p - 1));
+    CHECK(states_fit(size, k) && within("track", track, pairs[0], shape[0]) &&
+          within("detection", detection, pairs[0], noises[0]));
+    /* Of one call at a time: no kernel lets go of the interpreter. */
+    static _Alignas(sizeof(Lanes)) Lanes p[(2 * MOST_STATES + 1) * MOST_STATES +
+                                           (3 * MOST_STATES + 2 * MOST_DIMENSIONS + 1) * MOST_DIMENSIONS];
     Lanes *x = p + size * size, *nu = x + size, *r = nu + k, *room = r + k * k;
     for (Py_ssize_t first = 0; first < pairs[0]; first += LANES) {
         const int here = pairs[0] - first < LANES ? (int)(pairs[0] - first) : LANES;
@@ -685,11 +502,7 @@ static PyObject *update(PyObject *self, PyObject *const *args, Py_ssize_t given)
         }
     }
     done = Py_NewRef(Py_None);
-end:
-    PyMem_Free(memory);
-    release(&arrays);
-    return done;
-}
+END
 
 /* ---- tracking/association.py */
 
@@ -806,22 +619,14 @@ WIDE static unsigned measure(Lanes *factor, Lanes *u, Py_ssize_t j, double singu
  *      detections, narrow and wide detections in the order of their places, joint (J,),
  *      [period, farthest] (2, J), written: pairs (2, M), measures (M, 2 J + 1),
  *      farthest, limit, bound, most swept, grown, singular)
- *
- * measures  whitened innovation, pivots, squared distance
- * returns   the number of pairs; -n if n > M are within the bounds; None if too many were swept
- */
-static PyObject *gate(PyObject *self, PyObject *const *args, Py_ssize_t given)
-{
-    (void)self;
-    Arrays arrays = {.taken = 0};
-    PyObject *done = NULL;
+ * measures: whitened innovation, pivots, squared distance. Returns the number of pairs; -n if n > M are
+ * within the bounds; None if too many were swept. */
+KERNEL(gate, 22)
     Search s = {.found = 0};
     double told[6], *bounds, *measures;
     int64_t *narrow, *wide, *joint, *pairs;
-    if (!counted("gate", given, 22) || !numbers(args + 16, 6, told))
-        return NULL;
-    if (!take_side(&arrays, args, &s.tracks) || !take_side(&arrays, args + 5, &s.detections))
-        goto end;
+    CHECK(numbers(args + 16, 6, told));
+    CHECK(take_side(&arrays, args, &s.tracks) && take_side(&arrays, args + 5, &s.detections));
     Py_ssize_t narrows = -1, wides = -1, j = -1, room[2] = {2, -1};
     TAKE(narrow, args[10], 'q', READ, 1, &narrows);
     TAKE(wide, args[11], 'q', READ, 1, &wides);
@@ -830,25 +635,17 @@ static PyObject *gate(PyObject *self, PyObject *const *args, Py_ssize_t given)
     TAKE(pairs, args[14], 'q', WRITE, 2, room);
     TAKE(measures, args[15], 'd', WRITE, 2, ((Py_ssize_t[]){room[1], 2 * j + 1}));
     const Py_ssize_t n = s.detections.n;
-    if (!dimensions_fit(j) || !within("narrow", narrow, narrows, n) || !within("wide", wide, wides, n) ||
-        !within("joint", joint, j, s.tracks.size) || !within("joint", joint, j, s.detections.size))
-        goto end;
+    CHECK(dimensions_fit(j) && within("narrow", narrow, narrows, n) && within("wide", wide, wides, n) &&
+          within("joint", joint, j, s.tracks.size) && within("joint", joint, j, s.detections.size));
     s.joint = joint, s.period = bounds, s.farthest = bounds + j, s.j = j;
     s.track = pairs, s.detection = pairs + room[1], s.most = room[1], s.bound = told[2];
     const Py_ssize_t most = told[3] >= 0.0 && told[3] < 1e9 ? (Py_ssize_t)told[3] : 0;
     s.near = PyMem_Malloc((size_t)(narrows + wides + 1) * sizeof *s.near);
-    if (s.near == NULL) {
-        PyErr_NoMemory();
-        goto end;
-    }
+    CHECK(s.near != NULL || PyErr_NoMemory() != NULL);
     const int all = sweep(&s, narrow, narrows, told[0], most) && sweep(&s, wide, wides, told[0], most);
     PyMem_Free(s.near);
-    if (!all) {
-        done = Py_NewRef(Py_None);
-        goto end;
-    }
     Py_ssize_t kept = 0;
-    for (Py_ssize_t first = 0; s.found <= s.most && first < s.found; first += LANES) {
+    for (Py_ssize_t first = 0; all && s.found <= s.most && first < s.found; first += LANES) {
         Lanes factor[TRIANGLE(MOST_DIMENSIONS, 0)], u[MOST_DIMENSIONS];
         const int here = s.found - first < LANES ? (int)(s.found - first) : LANES;
         EACH_LANE {
@@ -872,40 +669,32 @@ static PyObject *gate(PyObject *self, PyObject *const *args, Py_ssize_t given)
             kept += (regular >> lane & 1) && nis <= told[1];
         }
     }
-    done = PyLong_FromSsize_t(s.found <= s.most ? kept : -s.found);
-end:
-    release(&arrays);
-    return done;
-}
+    done = all ? PyLong_FromSsize_t(s.found <= s.most ? kept : -s.found) : Py_NewRef(Py_None);
+END
 
 /* ---- module */
 
-#define KERNEL(name) {#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL, NULL}
+#define METHOD(name) {#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL, NULL}
 
 static PyMethodDef methods[] = {
-    KERNEL(factorise_lower),
-    KERNEL(gate),
-    KERNEL(plausible),
-    KERNEL(predict),
-    KERNEL(read_records),
-    KERNEL(update),
-    KERNEL(usable),
-    KERNEL(write_records),
+    METHOD(factorise_lower),
+    METHOD(gate),
+    METHOD(predict),
+    METHOD(read_records),
+    METHOD(update),
+    METHOD(usable),
+    METHOD(write_records),
     {NULL, NULL, 0, NULL},
 };
 
-static int start(PyObject *module)
-{
-    return PyModule_AddStringConstant(module, "SOURCE", SOURCE);
-}
-
-static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)(intptr_t)start}, {0, NULL}};
-
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "_kernels", NULL, 0, methods, slots, NULL, NULL, NULL,
+    PyModuleDef_HEAD_INIT, "_kernels", NULL, -1, methods, NULL, NULL, NULL, NULL,
 };
 
 PyMODINIT_FUNC PyInit__kernels(void)
 {
-    return PyModuleDef_Init(&definition);
+    PyObject *module = PyModule_Create(&definition);
+    if (module != NULL && PyModule_AddStringConstant(module, "SOURCE", SOURCE) < 0)
+        Py_CLEAR(module);
+    return module;
 }

@@ -82,7 +82,7 @@ def test_what_lies_apart_in_memory_is_as_good(kernels, form, width):
         (np.zeros((2, 3, 4)), "not square"),
         (np.zeros((33, 33, 1)), "33 dimensions"),
         (np.zeros((0, 0, 1)), "0 dimensions"),
-        (np.zeros((2, 2)), "2 axes, not 3"),
+        (np.zeros((2, 2)), "2 axes of format 'd', not 3"),
         (np.zeros((2, 2, 4), np.float32), "format 'f'"),
         (np.zeros((2, 2, 4), np.int64), "format 'l'"),
         (np.zeros((2, 2, 4), ">f8"), "format '>d'"),
@@ -102,7 +102,7 @@ def test_an_array_that_does_not_fit_is_refused(array, why):
 @pytest.mark.parametrize("arguments", [(), (np.zeros((1, 1, 1)),), (np.zeros((1, 1, 1)), "1")])
 def test_arguments_that_are_missing_or_no_numbers_are_refused(arguments):
     assert native.kernels is not None
-    with pytest.raises(TypeError):
+    with pytest.raises((TypeError, ValueError)):
         native.kernels.factorise_lower(*arguments)
 
 
