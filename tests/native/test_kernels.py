@@ -147,6 +147,23 @@ def test_the_environment_switches_kernels_off(switch, name):
     assert told.stdout == f"{name}\n"
 
 
+def test_what_is_counted_and_answered_has_the_same_bits_with_kernels_and_without():
+    told = {}
+    for switch in ("off", ""):
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.native.driven"],
+            env=os.environ | {native.SWITCH: switch},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        name, found = done.stdout.split()
+        told[name] = found
+    assert set(told) == {"NumPy", native.NAME}
+    assert len(set(told.values())) == 1
+
+
 def test_what_is_loaded_was_compiled_from_what_is_read():
     """Fails after a change of kernels.c until `make kernels`."""
     digest = hashlib.sha256(hatch_build.SOURCE.read_bytes()).hexdigest()
