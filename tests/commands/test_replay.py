@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,10 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from monitor.commands import replay, sending
-from monitor.commands.sending import running_sidecar
+from monitor.commands import replay
+from monitor.commands.sending import PlayedFrame, RecordedSequence, running_sidecar
 from monitor.commands.sidecar_client import SidecarFailed
-from monitor.wire.client_messages import OutgoingFrame, encode_frame
 from tests.commands.recordings import DIMENSIONS, FRAMES, SEQUENCES, csv_file, nees, npz_file
 from tests.commands.spoken import done, found, refused, spoken
 
@@ -158,15 +158,18 @@ def test_what_a_running_sidecar_refuses_is_named_with_its_stream(rows, folder):
 def test_a_sidecar_of_others_that_is_killed_on_the_way_is_told_in_a_line(words, monkeypatch):
     killed: list[int] = []
 
-    def encode_and_kill(frame: OutgoingFrame) -> bytes:
-        if frame.frame_id == 10 and not killed:
-            children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text()
-            killed.append(int(children.split()[-1]))
-            os.kill(killed[0], signal.SIGKILL)
-            os.waitid(os.P_PID, killed[0], os.WEXITED | os.WNOWAIT)
-        return encode_frame(frame)
+    play = RecordedSequence.play
 
-    monkeypatch.setattr(sending, "encode_frame", encode_and_kill)
+    def play_and_kill(sequence: RecordedSequence) -> Iterator[PlayedFrame]:
+        for frame in play(sequence):
+            if frame.number == 10 and not killed:
+                children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text()
+                killed.append(int(children.split()[-1]))
+                os.kill(killed[0], signal.SIGKILL)
+                os.waitid(os.P_PID, killed[0], os.WEXITED | os.WNOWAIT)
+            yield frame
+
+    monkeypatch.setattr(RecordedSequence, "play", play_and_kill)
     with pytest.raises(SidecarFailed, match="signal 9"), running_sidecar("") as addresses:
         line = refusal(*words, "--speed", "20", "--address", addresses.grpc)
         assert f"the sidecar at {addresses.grpc} ended a stream" in line

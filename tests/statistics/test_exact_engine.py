@@ -238,7 +238,7 @@ def test_rows_in_many_portions_measure_as_in_one(kind, levels, monkeypatch):
     covariance[::2] = np.round(np.maximum(covariance[::2] * np.eye(3), 0.1), 1) * np.eye(3)
     tau = np.random.default_rng(1).permutation(np.arange(1, levels + 1) / (levels + 1))
     track = np.arange(3000) // 20
-    words = {"tau": tau, "cut": BinCut(30, kind), "cluster": track}
+    words: dict[str, Any] = {"tau": tau, "cut": BinCut(30, kind), "cluster": track}
     whole = as_json(evaluate_rows(XYZ, mean, covariance, truth, **words))
     for module in ("exact_engine", "row_columns"):
         monkeypatch.setattr(f"monitor.statistics.{module}.PORTION", 70)
