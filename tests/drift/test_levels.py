@@ -108,8 +108,10 @@ def log_ratios(found: Residuals, sign: int, edge, since, most) -> FloatArray:
 
 def common_level(chain, found: Residuals, at, low, high):
     """The chains of slices of which each has some of the seconds."""
-    sums = (np.bincount(at, one, low.size) for one in (1 / found.v, found.r / found.v))
-    return levels.common_level(chain, *sums, low, high)
+    precision, weighted = (
+        np.bincount(at, one, low.size) for one in (1 / found.v, found.r / found.v)
+    )
+    return levels.common_level(chain, precision, weighted, low, high)
 
 
 def after(*seconds: list[float]) -> FloatArray:

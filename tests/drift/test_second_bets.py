@@ -80,9 +80,9 @@ def test_bets_of_a_group_are_the_sums_of_those_of_its_seconds(seed):
             won, place, end = one_by_one(bets, bands, clean, slice, chart, column)
             low, high = bands.low[slice, place], bands.high[slice, place]
             r, v = np.clip(bets.found.r[ours, place], low - 4, high + 4), bets.found.v[ours, place]
-            sums = (np.array([one.sum()]) for one in (1 / v, r / v))
-            ends = np.array([low]), np.array([high])
-            *_, edges = common_level(np.zeros((1, STATES)), *sums, *ends)
+            precision, weighted = (np.array([one.sum()]) for one in (1 / v, r / v))
+            begun, ends = np.zeros((1, STATES)), (np.array([low]), np.array([high]))
+            *_, edges = common_level(begun, precision, weighted, *ends)
             expected = won.sum(axis=0) + edges[end, 0]
             assert found.said[slice, chart, column] == pytest.approx(expected, rel=1e-9, abs=1e-9)
             speaks[ours, side] |= won.max(axis=1) > 1
