@@ -288,10 +288,11 @@ class TrackSeconds:
         return found
 
     def _closed(self, slots: IntArray) -> Records:
-        """Ends the seconds of these tracks, which are the latest of each; returns them."""
+        """Ends the seconds of these tracks, the latest of each; returns them in their order."""
         if not slots.size:
             return np.zeros(0, SECOND)
         tracks, idle_ns = self._tracks, self.settings.idle_ns
+        slots = slots[_in_order(tracks.rows.take(slots))]
         rows, over = tracks.rows.take(slots), np.empty(slots.size, SECOND)
         over["common"] = 0.0
         for name in _OF_BOTH:
@@ -469,8 +470,7 @@ class _Tracks:
         """Returns the slots of tracks with a second of these turns that goes on."""
         if not turns.size:
             return self.slots[:0]
-        slots = np.flatnonzero((self.rows["count"] > 0) & np.isin(self.rows["turn"], turns))
-        return slots[_in_order(self.rows.take(slots))]
+        return np.flatnonzero((self.rows["count"] > 0) & np.isin(self.rows["turn"], turns))
 
     def others(self, slots: IntArray, turn: IntArray) -> BoolArray:
         """Says which of the tracks have a second of another turn that goes on."""

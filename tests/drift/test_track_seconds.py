@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from monitor.drift.channels import channels
@@ -86,6 +86,7 @@ def listed(seconds) -> list[list[float]]:
 
 
 @given(seeds, cuts, st.booleans(), st.sampled_from([1, 4, 15]))
+@example(1_392_709_928, [99], True, 1)
 def test_seconds_are_those_of_the_slow_account(seed, cuts, wild, sparse):
     frames = some_labels(seed, wild=wild, sparse=sparse)
     slow = SlowSeconds(K, far_outside(K, DriftSettings().page_tolerance))
