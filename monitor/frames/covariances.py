@@ -15,6 +15,7 @@ from monitor.frames.space import (
     IntArray,
     Space,
     diagonal_in_triangle,
+    laid_out,
     unpacked_covariances,
 )
 from monitor.native import Kernels
@@ -95,8 +96,7 @@ def usable_pivots(
     (n, k), (least, most) = mean.shape, variances
     if kernels is not None:
         order, pivot = np.array(space.order), np.empty((n, k))
-        index, means = np.ascontiguousarray(class_index), np.ascontiguousarray(mean)
-        frame = index, means, np.ascontiguousarray(packed)
+        frame = laid_out(class_index), laid_out(mean), laid_out(packed)
         passed = kernels.usable(*frame, order, pivot, classes, largest_mean, least, most, SINGULAR)
         return pivot if passed else None
     variance = packed if packed.shape[1] == k else packed[:, diagonal_in_triangle(k)]

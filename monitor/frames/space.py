@@ -55,6 +55,12 @@ def alone(array: npt.NDArray[Number]) -> npt.NDArray[Number]:
     return array if whole else array.copy()
 
 
+def laid_out(array: npt.NDArray[Number]) -> npt.NDArray[Number]:
+    """Returns an array as kernels take it, row by row and aligned: itself, or a copy."""
+    flags = array.flags
+    return array if flags.c_contiguous and flags.aligned else np.array(array, order="C")
+
+
 class Columns:
     """Arrays of equal length in the fields of a dataclass: a row of all is one thing.
 

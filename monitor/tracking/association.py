@@ -30,6 +30,7 @@ from monitor.frames.space import (
     FloatArray,
     IntArray,
     Space,
+    laid_out,
     triangle,
 )
 from monitor.tracking.motion import TrackerSettings
@@ -233,9 +234,9 @@ def _by_kernel(
     at, to = spots
     order = np.argsort(to.place)
     searched = (
-        *(np.ascontiguousarray(tracks.mean), np.ascontiguousarray(tracks.covariance)),
+        *(laid_out(tracks.mean), laid_out(tracks.covariance)),
         *(at.kind, at.place, at.reach),
-        *(np.ascontiguousarray(detections.mean), np.ascontiguousarray(detections.covariance)),
+        *(laid_out(detections.mean), laid_out(detections.covariance)),
         *(to.kind, to.place, to.reach, *_narrow_and_wide(to.reach, order)),
         *(np.array(space.joint), np.array(bounds).reshape(2, j)),
     )

@@ -22,7 +22,15 @@ import numpy as np
 
 from monitor import native
 from monitor.frames.frame import EgoMotion, Pose, Twist
-from monitor.frames.space import Dimension, DimensionKind, FloatArray, IntArray, Space, read_only
+from monitor.frames.space import (
+    Dimension,
+    DimensionKind,
+    FloatArray,
+    IntArray,
+    Space,
+    laid_out,
+    read_only,
+)
 from monitor.frames.words import MeasurementNoise
 
 # Share of a variance that rounding may take from it, after a few sums of products.
@@ -272,7 +280,7 @@ def update(
     track, detection = pairs
     grown = 1.0 + _ROUNDING
     if kernels is not None:
-        innovation, noise = np.ascontiguousarray(innovation), np.ascontiguousarray(noise)
+        innovation, noise = laid_out(innovation), laid_out(noise)
         kernels.update(state, covariance, track, detection, innovation, noise, grown)
         return
     size, k = covariance.shape[1], innovation.shape[1]

@@ -282,3 +282,13 @@ def test_a_frame_without_detections_is_an_empty_batch_and_the_limits_themselves_
     for edge in (1e-3, 1e3):
         row = replace(good(1, VARIANCES), covariance=(edge**2,) * 3, mean=(1e6, -1e6, 0.0))
         assert look(row).reason.tolist() == [Reason.NONE]
+
+
+def test_values_that_are_not_aligned_are_examined_as_they_are():
+    received = detections([good(1, TRIANGLE), good(3, TRIANGLE)])
+    shifted = np.frombuffer(b"0" + received.mean.tobytes(), np.uint8)[1:].view(np.float64)
+    mean = shifted.reshape(received.mean.shape)
+    assert not mean.flags.aligned
+    found = examine(replace(received, mean=mean), XYZ, len(CLASSES), LIMITS)
+    assert found.clean
+    laws.assert_same(found.batch.pivot, look(good(1, TRIANGLE), good(3, TRIANGLE)).batch.pivot)
