@@ -33,7 +33,7 @@ GRAFANA_TYPES := deploy/grafana/typed
 # The tests compare our filter with that of each of these versions.
 FILTERPY := .filterpy/1.4.5 .filterpy/2.0.0
 
-.PHONY: kernels demo test test-all test-fleet test-image components lint types same protos dashboards lock benchmark release clean
+.PHONY: kernels demo test test-all test-fleet test-image components lint types same protos dashboards lock benchmark benchmark-stages release clean
 
 demo: $(CORE) kernels
 	$(BIN)/calibration-monitor demo $(DEMO_FLAGS)
@@ -100,6 +100,10 @@ BENCHMARK ?= loopback
 BENCHMARK_FLAGS ?=
 benchmark: $(DEV) kernels
 	$(BIN)/python -m benchmarks.$(BENCHMARK) $(BENCHMARK_FLAGS)
+
+# CPU of each stage of a frame, checked against what the system accounts.
+benchmark-stages: $(DEV) kernels
+	$(BIN)/python -m benchmarks.stages $(BENCHMARK_FLAGS)
 
 clean:
 	rm -f monitor/native/*.so

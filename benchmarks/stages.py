@@ -49,9 +49,10 @@ FRAME = "frame"  # a name in the counts, beside the stages
 # By stage, the functions whose time is its own.
 STAGES = {
     "decode": ("service.handlers:decode_process_request", "service.handlers:decode_truth_request"),
-    "examine": ("pipeline.frame_path:examine",),
+    "examine": ("pipeline.frame_path:examine", "pipeline.together:examine_together"),
     "recalibrate": (
         "frames.slices:StreamSlices.of",
+        "pipeline.frame_path:begun_together",
         "pipeline.frame_path:Pipeline._recalibrated",
         "pipeline.frame_path:Pipeline._recalibrated_classes",
     ),

@@ -2,13 +2,15 @@
 
 Prints CPU µs a frame for 32, 200 and 500 detections of as many objects, all in turn and in the same
 run: the whole tracker; a filterpy KalmanFilter for each object, which predicts and updates and
-associates nothing; SciPy's assignment alone, over the distances of all pairs; and, where it is
-installed, Stone Soup with its gate and assignment. The ratios travel better than absolute numbers.
+associates nothing; SciPy's assignment alone, over the distances of all pairs; and, where they are
+installed, Stone Soup with its gate and assignment, and netcal's ENCE and joint QCE of the
+detections of the frame. The ratios travel better than absolute numbers.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
 import json
 import os
@@ -146,6 +148,24 @@ def stone_soup() -> Work:
     return work
 
 
+def netcal() -> Work | None:
+    """Measures the calibration of a frame; None where netcal is not installed."""
+    try:
+        metrics: Any = importlib.import_module("netcal.metrics.regression")
+    except ImportError:
+        return None
+    ence, qce = metrics.ENCE(bins=20), metrics.QCE(bins=20, marginal=False)
+    tau, random = np.arange(1, 20) / 20, np.random.default_rng(0)
+
+    def work(seen: Sightings) -> None:
+        deviation: FloatArray = np.sqrt(np.einsum("nkk->nk", seen.covariance))
+        truth = seen.mean + deviation * random.normal(size=seen.mean.shape)
+        ence.measure((seen.mean, deviation), truth)
+        qce.measure((seen.mean, seen.covariance), truth, q=tau)
+
+    return work
+
+
 def microseconds(
     begin: Callable[[], Work], frames: list[Sightings], rounds: int = 1, warm_up: int = 1
 ) -> float:
@@ -204,6 +224,9 @@ def main() -> None:
     if importlib.util.find_spec("stonesoup") is not None:
         few = OBJECTS[:2]  # minutes a frame beyond: every pair is a hypothesis
         show("Stone Soup, no births", (microseconds(stone_soup, scene(n, 3)) for n in few))
+    if (measures := netcal()) is not None:
+        told = (microseconds(lambda: measures, scene(n, 6)) for n in OBJECTS)
+        show("netcal, ENCE and joint QCE", told)
 
 
 if __name__ == "__main__":

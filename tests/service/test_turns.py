@@ -1,14 +1,21 @@
 """How often a stream is read, whose turn it is on the event loop, and how many calls are taken."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import grpc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitor.service.calls import BURST_SECONDS, Pace, Share, Turns
+from monitor.service.calls import (
+    BURST_SECONDS,
+    MOST_TOGETHER,
+    Pace,
+    Share,
+    Turns,
+    Waiting,
+)
 from monitor.service.security import PROBES_END, OpenCalls, Room
 from monitor.wire.values import MONITOR
 from tests.administered import Caller, Refused
@@ -60,7 +67,7 @@ def together(*tasks: Awaitable[None]) -> None:
 
 
 def test_a_stream_that_comes_seldom_is_before_all_that_push(clock):
-    turns, done, seldom = Turns(clock), [], Share()
+    turns, done, seldom = Turns(clock=clock), [], Share()
 
     async def pushing() -> None:
         share = Share()
@@ -82,6 +89,78 @@ def test_a_stream_that_comes_seldom_is_before_all_that_push(clock):
 
     together(*(pushing() for _ in range(6)), coming())
     assert (done.count("seldom"), done.count("pushing")) == (5, 240)
+
+
+def answering(clock: Clock, groups: list[list[object]]) -> Callable[[Sequence[Waiting]], None]:
+    """Answers messages with themselves; 10 ms a group, which is noted."""
+
+    def serve(waiting: Sequence[Waiting]) -> None:
+        clock.now += 0.01
+        groups.append([one.message for one in waiting])
+        for one in waiting:
+            if not one.turn.done():
+                one.turn.set_result(one.message)
+
+    return serve
+
+
+def test_messages_that_wait_together_are_answered_together_each_with_its_own(clock):
+    groups: list[list[object]] = []
+    turns = Turns(answering(clock, groups), clock)
+
+    async def asking(name: str) -> None:
+        assert await turns.answered(Share(), name) == name
+
+    together(*(asking(f"camera {i}") for i in range(MOST_TOGETHER + 3)))
+    assert [len(group) for group in groups] == [MOST_TOGETHER, 3]
+
+
+def test_the_time_of_a_group_is_shared_and_who_has_used_least_is_in_the_next_one(clock):
+    groups: list[list[object]] = []
+    turns, shares = Turns(answering(clock, groups), clock), {}
+
+    async def pushing(name: str) -> None:
+        share = shares[name] = Share()
+        for _ in range(12):
+            await turns.answered(share, name)
+
+    async def coming() -> None:
+        for _ in range(3):
+            for _ in range(6):
+                await asyncio.sleep(0)
+            before = len(groups)
+            await turns.answered(Share(), "seldom")
+            # The group that was chosen already, and the one it is in.
+            assert len(groups) - before <= 2
+
+    together(*(pushing(f"pushing {i}") for i in range(3 * MOST_TOGETHER)), coming())
+    assert sum(group.count("seldom") for group in groups) == 3
+    used = [share.by(clock.now) for share in shares.values()]
+    assert max(used) < 1.5 * min(used)
+
+
+def test_a_stream_that_is_gone_is_not_answered_and_one_with_labels_has_a_turn_between(clock):
+    groups: list[list[object]] = []
+    turns, done = Turns(answering(clock, groups), clock), []
+
+    async def gone() -> None:
+        task = asyncio.ensure_future(turns.answered(Share(), "gone"))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    async def asking(name: str) -> None:
+        await turns.answered(Share(), name)
+        done.append(name)
+
+    async def labels() -> None:
+        await turns.take(Share())
+        done.append("labels")
+
+    together(gone(), asking("first"), labels(), asking("second"))
+    assert groups == [["first"], ["second"]]
+    assert sorted(done) == ["first", "labels", "second"]
 
 
 def test_a_place_is_free_again_however_a_call_ends():
