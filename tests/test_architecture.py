@@ -33,7 +33,7 @@ FLOORS = {
 SAME_FLOOR = {("promotion", "recalibration"), ("config", "wire")}
 PURE = {room for room, floor in FLOORS.items() if floor in (1, 2, 3)}
 PURE_LIBRARIES = frozenset(
-    {"__future__", "abc", "collections", "dataclasses", "enum", "functools", "hashlib"}
+    {"__future__", "abc", "collections", "dataclasses", "enum", "filterpy", "functools", "hashlib"}
     | {"heapq", "itertools", "json", "math", "monitor", "numpy", "operator", "scipy", "types"}
     | {"annotated_types", "base64", "binascii", "bisect", "html", "re", "typing"}
 )

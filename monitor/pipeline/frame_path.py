@@ -68,7 +68,7 @@ from monitor.pipeline.truth import Ahead, Search, TruthLedger
 from monitor.recalibration.recalibrator import sent_where_unsound, sound_rows
 from monitor.store.entries import Kept
 from monitor.store.journal import Journal
-from monitor.tracking.motion import missing_variances
+from monitor.tracking.motion import missing_variances, one_second
 from monitor.tracking.tracker import Tracker, tracker_model
 
 log = logging.getLogger(__name__)
@@ -161,6 +161,8 @@ class Pipeline:
         self._tracking = self._tracker_settings if tracker.tracks_here else None
         # Our track ids begin behind those of a tracker elsewhere.
         self._foreign = 0 if tracker.kind is TrackerKind.EMBEDDED else FOREIGN_TRACKS
+        if self._tracking is not None:
+            one_second()  # imported now, so that the first header need not wait for it
 
     def adjust(self, config: Config) -> None:
         """Applies another configuration from the next frame on, after a reload."""

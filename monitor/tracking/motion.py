@@ -1,7 +1,7 @@
 """Motion of the tracks of a stream: a Kalman filter over all of them, in axes that move too.
 
-Units are those of the stream: m for a lidar, px for a camera. F and Q are those of one second,
-and a frame's own time step scales them.
+Units are those of the stream: m for a lidar, px for a camera. filterpy is imported here
+alone; its functions give F and Q for one second, and a frame's own time step scales them.
 Matrices are stacked, one call for all tracks.
 
 Tracks move from the sensor's axes of one frame into those of the next. A detector that takes
@@ -29,7 +29,6 @@ from monitor.frames.space import (
     IntArray,
     Space,
     laid_out,
-    read_only,
 )
 from monitor.frames.words import MeasurementNoise
 
@@ -175,9 +174,13 @@ class MotionModel:
         return self.diffusion * seconds ** self._powers[1]
 
 
-# F and Q of one dimension with constant velocity: in one second, of unit density.
-_CONSTANT_VELOCITY = read_only(np.array([[1.0, 1.0], [0.0, 1.0]]))
-_WHITE_ACCELERATION = read_only(np.array([[1 / 3, 1 / 2], [1 / 2, 1.0]]))
+@cache
+def one_second() -> tuple[FloatArray, FloatArray]:
+    """Computes F and Q, (2, 2) each, of one dimension with constant velocity and unit density."""
+    # filterpy takes half a second to import, which a sidecar without a tracker need not spend.
+    from filterpy.common import Q_continuous_white_noise, kinematic_state_transition
+
+    return kinematic_state_transition(1, 1.0), Q_continuous_white_noise(2, 1.0, 1.0)
 
 
 def motion_model(space: Space, settings: TrackerSettings) -> MotionModel:
@@ -194,12 +197,13 @@ def motion_model(space: Space, settings: TrackerSettings) -> MotionModel:
     own = [settings.dimensions.get(d.name, DimensionNoise()) for d in dimensions]
 
     transition, diffusion = np.eye(size), np.zeros((size, size))
+    constant_velocity, white_acceleration = one_second()
     for i, dimension in enumerate(dimensions):
         if i in moving:
             velocity = k + int(np.searchsorted(moving, i))
             block = np.ix_([i, velocity], [i, velocity])
-            transition[block] = _CONSTANT_VELOCITY
-            diffusion[block] = _WHITE_ACCELERATION * _chosen(
+            transition[block] = constant_velocity
+            diffusion[block] = white_acceleration * _chosen(
                 own[i].density, settings.acceleration_density
             )
         else:
