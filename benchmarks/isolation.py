@@ -20,7 +20,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -193,7 +192,7 @@ def main() -> int:
             with tempfile.TemporaryDirectory() as folder:
                 out = Path(folder) / "seen.json"
                 with sidecar_with(out, collect, interval, more) as running:
-                    done = asyncio.run(partial(load, running, options.seconds)())
+                    done = asyncio.run(load(running, options.seconds))
                 seen = json.loads(out.read_text("utf-8"))
             show(f"gc {collect}, switch {1e3 * interval:g} ms", seen, done)
     return 0

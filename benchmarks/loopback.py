@@ -43,7 +43,6 @@ folder = "state"
 [tracker]
 kind = "{}"
 """
-DOCUMENT = Selection(SPACE.names, VarianceScaling((1.1,) * SPACE.k)).to_json()
 
 
 @dataclass(frozen=True)

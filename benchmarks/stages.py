@@ -48,7 +48,6 @@ kind = "{}"
 """
 RUN = ("-m", "benchmarks.stages")
 TOLD = "stages.json"
-FRAME = "frame"  # a name in the counts, beside the stages
 
 # By stage, the functions whose time is its own.
 STAGES = {
@@ -56,7 +55,7 @@ STAGES = {
     "examine": ("pipeline.frame_path:examine", "pipeline.together:examine_together"),
     "recalibrate": (
         "frames.slices:StreamSlices.of",
-        "pipeline.frame_path:begun_together",
+        "pipeline.frame_path:prepared_together",
         "pipeline.frame_path:Pipeline._recalibrated",
         "pipeline.frame_path:Pipeline._recalibrated_classes",
     ),
@@ -88,7 +87,7 @@ STAGES = {
 LOOP, GRPC, OTHER = "loop", "gRPC", "other"
 COLUMNS = (*STAGES, LOOP, GRPC, OTHER)
 
-# The names of gRPC's threads: those of Python end up in the counts by their functions.
+# Names of Python's threads, whose time is counted by function; every other thread is gRPC's.
 PYTHON = ("python", "pending-writer", "pending-reader")
 
 

@@ -806,7 +806,7 @@ def without_old_keys(settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str
 class MetricsConfig(Section):
     """The HTTP endpoint."""
 
-    refresh_seconds: Reloadable[PositiveFloat] = 2.0  # s; age of the prepared text
+    refresh_seconds: Reloadable[PositiveFloat] = 2.0  # s; greatest age of the text
     # Unit of the stream; inner edges of the bins over σ and σ_G that are exported as counters.
     # The same in all vehicles whose counters are to be added.
     export_edges: Annotated[tuple[PositiveFloat, ...], Field(min_length=1, max_length=31)] = tuple(

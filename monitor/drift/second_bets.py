@@ -1,10 +1,10 @@
-"""Bets of the seconds of tracks of one source that are over by one frame.
+"""Bets on the seconds of tracks that one frame ends, of one source.
 
 A slice at a stage is a place of its own: both stages are bet on alike, and together.
 
 Each channel of each slice has a band that its common level may move in, a chain of levels within
 it, and bets that the level lies beyond an end of it (levels.py); the tail has bets of its own.
-What has come of a second before, and what becomes of the bets, is not looked after here.
+What earlier seconds showed, and what evidence makes of the bets, lives elsewhere.
 """
 
 from __future__ import annotations

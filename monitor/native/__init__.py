@@ -1,7 +1,7 @@
-"""Picks the compiled kernels at import where they are built, else None: NumPy does the same then.
+"""Loads the compiled kernels at import; None if they are not built.
 
-Who has a kernel for a loop has the loop in NumPy, too, and the bits are the same. Nothing here
-knows what the numbers mean. `CALIBRATION_MONITOR_NATIVE=off` leaves the kernels out.
+Each kernel has a twin in NumPy where it is called, which returns the same bits. Nothing here knows
+what the numbers mean. `CALIBRATION_MONITOR_NATIVE=off` leaves the kernels out.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _built() -> Kernels | None:
         return None
     source = Path(__file__).with_name("kernels.c")
     if source.exists() and digest(source) != extension.SOURCE:
-        # In a clone that has gone on since it was built: other kernels than the code asks for.
+        # The clone has moved on since the build: the library may lack what the code calls.
         return None
     return cast(Kernels, extension)
 

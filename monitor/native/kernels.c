@@ -1,9 +1,7 @@
 /* Kernels of the frame path, in CPython's limited API of 3.11: one build serves 3.11 and all after.
  * Each does what a few lines of NumPy do elsewhere in the house, operation by operation and in the
  * same order, so that every bit is the same: no fused multiply-add (-ffp-contract=off), no -ffast-math.
- * Arrays come through the buffer protocol. Shape, format and layout are checked before anything is
- * read, so that no caller can make a kernel leave its arrays.
- */
+ * Arrays come through the buffer protocol; each kernel checks shapes and indices before it reads. */
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000
 #include <Python.h>
@@ -226,18 +224,19 @@ KERNEL(usable, 10)
     TAKE(packed, args[2], 'd', READ, 2, form);
     CHECK(dimensions_fit(k) && within("order", order, k, k));
     CHECK(HOLDS(form[1] == k || form[1] == TRIANGLE(k, 0), "packed has %zd values a row", form[1]));
+    const double classes = told[0], largest_mean = told[1], least = told[2], most = told[3], singular = told[4];
     /* As wide as a value, so that several are compared at once. NaN is beyond any bound. */
     int64_t beyond = 0;
     for (Py_ssize_t i = 0; i < n * k; i++)
-        beyond |= !(fabs(mean[i]) <= told[1]);
+        beyond |= !(fabs(mean[i]) <= largest_mean);
     for (Py_ssize_t row = 0; row < n; row++) {
-        beyond |= !(class_index[row] >= 0 && (double)class_index[row] < told[0]);
+        beyond |= !(class_index[row] >= 0 && (double)class_index[row] < classes);
         for (Py_ssize_t i = 0; i < k; i++) {
             const double variance = packed[row * form[1] + (form[1] == k ? i : TRIANGLE(i, i))];
-            beyond |= !(variance >= told[2] && variance <= told[3]);
+            beyond |= !(variance >= least && variance <= most);
         }
     }
-    done = PyBool_FromLong(!beyond && find_pivots(packed, form[1], n, k, order, told[4], pivot));
+    done = PyBool_FromLong(!beyond && find_pivots(packed, form[1], n, k, order, singular, pivot));
 END
 
 /* ---- wire/records.py */

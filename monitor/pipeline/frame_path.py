@@ -63,7 +63,7 @@ from monitor.pipeline.streams import (
     mistakes,
     read_tracks,
 )
-from monitor.pipeline.together import Begun, begun_together
+from monitor.pipeline.together import Prepared, prepared_together
 from monitor.pipeline.truth import Ahead, Search, TruthLedger
 from monitor.recalibration.recalibrator import sent_where_unsound, sound_rows
 from monitor.store.entries import Kept
@@ -263,19 +263,24 @@ class Pipeline:
         arrival_ns  of a clock that never moves back; None: how long they waited is not measured
         """
         self.remember_answered()
-        observes = self.config.recalibration.mode is Mode.OBSERVE
-        why = Reason.OBSERVE_MODE if observes else Reason.NONE
-        begun = begun_together(frames, self.recalibrators.selection, self.slices, self.limits, why)
+        why = self._why
+        prepared = prepared_together(
+            frames, self.recalibrators.selection, self.slices, self.limits, why
+        )
         answers = []
-        for (stream, frame), one in zip(frames, begun, strict=True):
-            if any(one.name == stream.header.stream for one in self._answered):
+        for (stream, frame), one in zip(frames, prepared, strict=True):
+            if any(earlier.name == stream.header.stream for earlier in self._answered):
                 # Whether a frame is new is known once those before it are remembered.
                 self.remember_answered()
             answers.append(self._answer(stream, frame, arrival_ns, one))
         return answers
 
     def _answer(
-        self, stream: Stream, frame: ReceivedFrame, arrival_ns: int | None, begun: Begun | None
+        self,
+        stream: Stream,
+        frame: ReceivedFrame,
+        arrival_ns: int | None,
+        prepared: Prepared | None,
     ) -> FrameAnswer:
         name, limit_seconds = stream.header.stream, self.config.server.stale_seconds
         answer = None
@@ -286,7 +291,7 @@ class Pipeline:
                 # A stale frame goes back as it came.
                 answer = self._passed_through(frame, Dropped.STALE, Reason.STALE, STALE)
             else:
-                answer = self._process(stream, frame, arrival_ns, begun)
+                answer = self._process(stream, frame, arrival_ns, prepared)
         if answer is None:
             answer = self._passed_through(frame, Dropped.FAILED, Reason.INTERNAL)
         self.counters.count_frame(answer.reason, fast=frame.fast)
@@ -327,13 +332,17 @@ class Pipeline:
         return FrameAnswer(frame, reasons, versions=(version,), notices=notices)
 
     def _process(
-        self, stream: Stream, frame: ReceivedFrame, arrival_ns: int | None, begun: Begun | None
+        self,
+        stream: Stream,
+        frame: ReceivedFrame,
+        arrival_ns: int | None,
+        prepared: Prepared | None,
     ) -> FrameAnswer:
         header = stream.header
         classes = len(header.classes)
         came, frame = frame, frame.with_softmax(classes)
-        begun = begun or self._begun(stream, frame)
-        examined, recalibrated = begun.examined, begun.recalibrated
+        prepared = prepared or self._prepared(stream, frame)
+        examined, recalibrated = prepared.examined, prepared.recalibrated
         batch = examined.batch
         self.latest[header.stream] = recalibrated
         examined = recalibrated.marked(examined)
@@ -382,20 +391,25 @@ class Pipeline:
         self._answered.append(Answered(stream, frame.detections.n, arrival_ns, remember))
         return answer
 
-    def _begun(self, stream: Stream, frame: ReceivedFrame) -> Begun:
+    def _prepared(self, stream: Stream, frame: ReceivedFrame) -> Prepared:
         header, limits = stream.header, self.limits
         classes = len(header.classes)
         examined = examine(frame.detections, header.space, classes, limits, stream.assumed)
         batch = examined.batch
         slices = stream.slices.of(batch.class_index, batch.sent.mean, batch.assumed)
-        return Begun(examined, self._recalibrated(batch, slices))
+        return Prepared(examined, self._recalibrated(batch, slices))
+
+    @property
+    def _why(self) -> Reason:
+        """Returns the reason that sound detections carry."""
+        observes = self.config.recalibration.mode is Mode.OBSERVE
+        return Reason.OBSERVE_MODE if observes else Reason.NONE
 
     def _recalibrated(self, batch: FrameBatch, slices: IntArray) -> Recalibrated:
         """Recalibrates the usable detections of a frame; failed ones stay as they were sent."""
         selection, chains = self.recalibrators.selection, self.slices.chains
         made = sent = batch.sent
-        observes = self.config.recalibration.mode is Mode.OBSERVE
-        why, sound = Reason.OBSERVE_MODE if observes else Reason.NONE, np.zeros(slices.size, bool)
+        why, sound = self._why, np.zeros(slices.size, bool)
         bare, missing = batch.assumed, None
         if not selection.fits(batch.space):
             why, sound, missing = Reason.RECALIBRATOR_MISMATCH, ~sound, bare

@@ -24,21 +24,21 @@ Frames = Sequence[tuple[Stream, ReceivedFrame]]
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
-    """A frame all of whose detections are usable, examined and recalibrated."""
+class Prepared:
+    """A frame, examined and recalibrated, before its answer is made."""
 
     examined: Examined
     recalibrated: Recalibrated
 
 
-def begun_together(
+def prepared_together(
     frames: Frames, selection: Selection, slices: SliceTable, limits: Limits, why: Reason
-) -> list[Begun | None]:
+) -> list[Prepared | None]:
     """Examines and recalibrates frames of different streams; None for one to be looked at alone.
 
     why  the reason that their detections carry
     """
-    found: list[Begun | None] = [None] * len(frames)
+    found: list[Prepared | None] = [None] * len(frames)
     if len(frames) < 2 or not selection.by_rows:
         return found
     alike: dict[object, list[int]] = {}
@@ -51,15 +51,15 @@ def begun_together(
     for places in alike.values():
         chosen = [frames[place] for place in places]
         if len(chosen) > 1 and selection.fits(chosen[0][0].header.space):
-            begun = _begun(chosen, selection, slices, limits, why)
-            for place, one in zip(places, begun, strict=False):
+            prepared = _prepared(chosen, selection, slices, limits, why)
+            for place, one in zip(places, prepared, strict=False):
                 found[place] = one
     return found
 
 
-def _begun(
+def _prepared(
     frames: Frames, selection: Selection, slices: SliceTable, limits: Limits, why: Reason
-) -> list[Begun]:
+) -> list[Prepared]:
     """Examines and recalibrates frames of one form; none if any detection of them is not sound."""
     header = frames[0][0].header
     received = [frame.detections for _, frame in frames]
@@ -81,12 +81,12 @@ def _begun(
         return []
     if not sound_rows(sent, made, limits, definite=selection.keeps_definite).all():
         return []
-    begun = []
+    prepared = []
     for part, one, its_slices in zip(parts, batches, index, strict=True):
         its = one.sent if made is sent else made.take(part)
         sound = np.ones(its_slices.size, bool)
         recalibrated = Recalibrated(
             selection, one.sent, its_slices, chains, its, sound, whole=True, why=why
         )
-        begun.append(Begun(Examined.of_clean(one), recalibrated))
-    return begun
+        prepared.append(Prepared(Examined.of_clean(one), recalibrated))
+    return prepared

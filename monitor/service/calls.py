@@ -2,10 +2,9 @@
 
 Nothing here knows what a method does.
 
-Messages are handled a few at a time, one of a stream, first those of the stream that has used the
-least of the loop's time lately, so that a stream that sends too much delays only itself. Without
-turns the loop would answer a message of every such stream in one pass, and a punctual frame would
-wait for all of them.
+At most eight messages, one of each stream, share a turn; first comes the stream that has used least
+of the loop's time lately. A stream that sends too much therefore delays only itself: without turns
+a punctual frame would wait for all of its messages.
 """
 
 from __future__ import annotations
@@ -107,7 +106,7 @@ class Turns:
     serve  answers them: it ends each `turn` that has not ended
     """
 
-    serve: Callable[[Sequence[Waiting]], None] = lambda _waiting: None
+    serve: Callable[[Sequence[Waiting]], None]
     clock: Callable[[], float] = time.monotonic
     # By stream: the share it has used, and its number of arrival.
     _waiting: list[tuple[float, int, Waiting]] = field(default_factory=list)

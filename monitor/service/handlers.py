@@ -416,17 +416,14 @@ class Service:
             await TruthStream(self, session).run()
 
     async def next_message(self, session: Session) -> bytes | None:
-        """Reads a message at the pace of its stream, and waits for its turn to be answered.
-
-        returns  None: the client or the server has ended the stream
-        """
+        """Reads a message at the pace of its stream, and waits for its turn; None at the end."""
         data = await self._read(session)
         if data is not None:
             await self.turns.take(session.share)
         return data
 
     async def _read(self, session: Session) -> bytes | None:
-        """Reads a message at the pace of its stream; None: the client or the server has ended it"""
+        """Reads a message at the pace of its stream; None: the client or the server ended it."""
         if session.draining:
             return None
         session.reading = True

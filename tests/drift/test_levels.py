@@ -108,9 +108,8 @@ def log_ratios(found: Residuals, sign: int, edge, since, most) -> FloatArray:
 
 def common_level(chain, found: Residuals, at, low, high):
     """The chains of slices of which each has some of the seconds."""
-    precision, weighted = (
-        np.bincount(at, one, low.size) for one in (1 / found.v, found.r / found.v)
-    )
+    precision: FloatArray = np.bincount(at, 1 / found.v, low.size).astype(np.float64)
+    weighted: FloatArray = np.bincount(at, found.r / found.v, low.size).astype(np.float64)
     return levels.common_level(chain, precision, weighted, low, high)
 
 

@@ -67,7 +67,7 @@ def together(*tasks: Awaitable[None]) -> None:
 
 
 def test_a_stream_that_comes_seldom_is_before_all_that_push(clock):
-    turns, done, seldom = Turns(clock=clock), [], Share()
+    turns, done, seldom = Turns(answering(clock, []), clock), [], Share()
 
     async def pushing() -> None:
         share = Share()

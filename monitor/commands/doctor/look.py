@@ -215,7 +215,8 @@ class Observation:
     def refreshed(self) -> bool:
         """Tells if the metrics may have changed between the looks.
 
-        They are prepared now and then; two looks at one text tell nothing of the time between.
+        They are made when asked for, twice a second at most; two looks at one text tell nothing of
+        the time between.
         """
         return not self.last.text or self.first.text != self.last.text
 
