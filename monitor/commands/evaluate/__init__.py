@@ -80,7 +80,8 @@ FAILED = 3
 
 
 def run(options: argparse.Namespace) -> int:
-    """0 when the measures were printed.
+    """Prints the measures; returns FAILED where a condition of --fail-if holds, or too many rows are
+    refused.
 
     Raises RecordingError, EvaluationError, InvalidRecalibrator.
     """

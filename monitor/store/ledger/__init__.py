@@ -320,9 +320,7 @@ class LedgerWriter:
         torn = [(row[0],) for row in latest if row[2] > sizes.get(row[1], row[2])]
         run("DELETE FROM entries WHERE sequence = ?", torn)
         if removed := max(0, of_files) + len(torn):
-            log.warning(
-                "pending: %d frames were lost: the power failed before they were synced", removed
-            )
+            log.warning("pending: %d frames were lost when the power failed", removed)
 
     def _read(self, connection: sqlite3.Connection, *, at_start: bool) -> None:
         """Takes in which partitions there are."""
