@@ -80,8 +80,7 @@ FAILED = 3
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints the measures; returns FAILED where a condition of --fail-if holds, or too many rows are
-    refused.
+    """Prints the measures; returns FAILED if a condition of --fail-if holds or too many rows failed.
 
     Raises RecordingError, EvaluationError, InvalidRecalibrator.
     """
