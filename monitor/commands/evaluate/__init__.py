@@ -80,7 +80,7 @@ FAILED = 3
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints the measures; returns FAILED if a condition of --fail-if holds or too many rows failed.
+    """Prints the measures; returns FAILED if --fail-if says so or too many rows are refused.
 
     Raises RecordingError, EvaluationError, InvalidRecalibrator.
     """
