@@ -6,6 +6,7 @@ sure beforehand, or that are not sound throughout, are left to be looked at alon
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -51,9 +52,11 @@ def prepared_together(
     for places in alike.values():
         chosen = [frames[place] for place in places]
         if len(chosen) > 1 and selection.fits(chosen[0][0].header.space):
-            prepared = _prepared(chosen, selection, slices, limits, why)
-            for place, one in zip(places, prepared, strict=False):
-                found[place] = one
+            # A fault is told where it happens to a frame alone.
+            with contextlib.suppress(Exception):
+                ready = _prepared(chosen, selection, slices, limits, why)
+                for place, one in zip(places, ready, strict=False):
+                    found[place] = one
     return found
 
 
@@ -74,11 +77,7 @@ def _prepared(
         for (stream, _), one in zip(frames, batches, strict=True)
     ]
     sent, chains = batch.sent, slices.chains
-    try:
-        made = selection.apply(sent, np.concatenate(index), chains)
-    except Exception:
-        # It is told where it happens to a frame alone.
-        return []
+    made = selection.apply(sent, np.concatenate(index), chains)
     if not sound_rows(sent, made, limits, definite=selection.keeps_definite).all():
         return []
     prepared = []

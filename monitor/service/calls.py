@@ -180,7 +180,14 @@ class Turns:
                     return
                 together.append(one)
         if together:
-            self.serve(together)
+            try:
+                self.serve(together)
+            except Exception as error:
+                # A fault ends the calls that it hit; all others go on.
+                log.exception("messages of %d streams were not answered", len(together))
+                for one in together:
+                    if not one.turn.done():
+                        one.turn.set_exception(error)
             ended = self.clock()
             for one in together:
                 one.share.add(ended, max(0.0, ended - now) / len(together))

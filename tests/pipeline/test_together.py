@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monitor.frames.frame import Header
-from monitor.pipeline import frame_path
+from monitor.pipeline import frame_path, together
 from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import Selection
 from tests import laws
@@ -50,18 +50,18 @@ def waiting(draw):
 @pytest.mark.parametrize("name", SELECTIONS)
 @given(st.lists(waiting(), min_size=1, max_size=3))
 def test_frames_together_are_answered_and_counted_as_each_alone(name, batches):
-    together, alone = pipeline_of(SELECTIONS[name]), pipeline_of(SELECTIONS[name])
+    joined, alone = pipeline_of(SELECTIONS[name]), pipeline_of(SELECTIONS[name])
     for number, batch in enumerate(batches, start=1):
         frames = [frame(rows, number, number * SECOND) for _, rows in batch]
         headers = [HEADERS[place] for place, _ in batch]
-        streams = [opened(together, header) for header in headers]
-        found = together.answer_all(list(zip(streams, frames, strict=True)))
-        together.remember_answered()
+        streams = [opened(joined, header) for header in headers]
+        found = joined.answer_all(list(zip(streams, frames, strict=True)))
+        joined.remember_answered()
         for header, one, answer in zip(headers, frames, found, strict=True):
             laws.assert_same(answer, alone.process(opened(alone, header), one))
-    assert_same_statistics(together, alone)
-    assert together.ledger.fates.account == alone.ledger.fates.account
-    laws.assert_same(together.counters, alone.counters)
+    assert_same_statistics(joined, alone)
+    assert joined.ledger.fates.account == alone.ledger.fates.account
+    laws.assert_same(joined.counters, alone.counters)
 
 
 def test_sound_frames_of_one_form_are_examined_once():
@@ -72,6 +72,19 @@ def test_sound_frames_of_one_form_are_examined_once():
         answers = pipeline.answer_all(list(zip(streams, frames, strict=True)))
     assert [answer.reason.tolist() for answer in answers] == [[1, 1]] * 4
     assert pipeline.counters.internal_errors == 0
+
+
+def test_a_fault_before_frames_are_told_apart_costs_none_of_them(monkeypatch):
+    pipeline = pipeline_of(DOUBLE)
+    streams = [opened(pipeline, header) for header in HEADERS]
+    frames = [frame([sent(1), sent(2)], 1) for _ in streams]
+
+    def broken(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(together, "examine_together", broken)
+    answers = pipeline.answer_all(list(zip(streams, frames, strict=True)))
+    assert [answer.reason.tolist() for answer in answers] == [[1, 1]] * 4
 
 
 def test_a_frame_that_comes_twice_is_recognised_among_those_that_wait_together():

@@ -139,6 +139,32 @@ def test_the_time_of_a_group_is_shared_and_who_has_used_least_is_in_the_next_one
     assert max(used) < 1.5 * min(used)
 
 
+def test_a_fault_ends_the_messages_of_its_turn_and_no_other(clock, caplog):
+    groups: list[list[object]] = []
+
+    def serve(waiting: Sequence[Waiting]) -> None:
+        if not groups:
+            groups.append([])
+            raise ZeroDivisionError
+        answering(clock, groups)(waiting)
+
+    turns = Turns(serve, clock)
+
+    async def asking() -> object:
+        try:
+            return await turns.answered(Share(), "message")
+        except ZeroDivisionError:
+            return "fault"
+
+    async def work() -> list[object]:
+        first = await asyncio.gather(*(asking() for _ in range(3)))
+        return [*first, await asking()]
+
+    found = asyncio.run(asyncio.wait_for(work(), 10))
+    assert found == ["fault"] * 3 + ["message"]
+    assert "ZeroDivisionError" in caplog.text
+
+
 def test_a_stream_that_is_gone_is_not_answered_and_one_with_labels_has_a_turn_between(clock):
     groups: list[list[object]] = []
     turns, done = Turns(answering(clock, groups), clock), []

@@ -319,6 +319,16 @@ def test_frames_whose_bytes_did_not_reach_the_disk_before_the_power_failed_are_n
         assert sequences(path) == [*left, 31]
 
 
+def test_a_file_that_somebody_removes_costs_its_frames_and_no_others(path, caplog):
+    with opened(path) as writer:
+        commit(writer, [frame(1, 1)], durable=False)
+        (folder_of(path / FILE) / "1").unlink()
+        for sequence in (2, 3):
+            commit(writer, [frame(sequence, 2)], durable=True)
+    assert "1 was removed: frames in it are lost" in caplog.text
+    assert [entry.sequence for entry in LedgerReader(path / FILE).after(1)] == [2, 3]
+
+
 def test_what_a_commit_that_failed_has_left_is_written_over(path, monkeypatch):
     with opened(path) as one:
         commit(one, ENTRIES[:3], durable=True)

@@ -90,8 +90,8 @@ class FrameFiles:
 
     def write(self, file: FrameFile, pieces: Sequence[Piece]) -> None:
         """Puts pieces behind what the database knows of. Raises OSError."""
-        self._unsynced.add(file.number)
         descriptor, at = self._opened(file.number), file.size
+        self._unsynced.add(file.number)
         for begin in range(0, len(pieces), _AT_ONCE):
             some = pieces[begin : begin + _AT_ONCE]
             done, wanted = os.pwritev(descriptor, some, at), size_of(some)
@@ -122,12 +122,20 @@ class FrameFiles:
         file.known = True
 
     def sync(self) -> None:
-        """Has the disk take all that was written, and the names of the files. Raises OSError."""
+        """Has the disk take all that was written, and the names of the files. Raises OSError.
+
+        A file that somebody has removed holds up nothing: its frames are lost, and that is logged.
+        """
         if not self._unsynced:
             return
-        for number in self._unsynced:
-            sync_path(self._path(number), os.O_NOFOLLOW)
-        sync_path(self.folder)
+        for number in sorted(self._unsynced):
+            try:
+                sync_path(self._path(number), os.O_NOFOLLOW)
+            except FileNotFoundError:
+                log.warning("pending: %s was removed: frames in it are lost", self._path(number))
+                self._unsynced.discard(number)
+        if self._unsynced:
+            sync_path(self.folder)
         self._unsynced.clear()
 
     def drop(self, partition: int) -> None:
