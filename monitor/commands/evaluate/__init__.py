@@ -80,7 +80,7 @@ FAILED = 3
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints the measures; returns FAILED if --fail-if says so or too many rows are refused.
+    """0 when the measures were printed; FAILED if --fail-if says so or too many rows are refused.
 
     Raises RecordingError, EvaluationError, InvalidRecalibrator.
     """

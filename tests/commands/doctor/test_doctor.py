@@ -283,7 +283,7 @@ def test_two_looks_at_metrics_that_were_not_refreshed_tell_no_silence(doctor, tm
     with running(tmp_path, "[metrics]\nrefresh_seconds = 60\n") as sidecar:
         _, said = doctor(*at(sidecar))
     assert "remark reach: the metrics were not refreshed in" in said
-    assert "--seconds above `[metrics] refresh_seconds`" in said
+    assert "Watch for longer: --seconds 2" in said
 
 
 def test_without_seconds_it_watches_until_the_metrics_are_new(doctor, calm, tmp_path):

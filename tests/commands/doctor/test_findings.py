@@ -196,7 +196,7 @@ CASES = [
     ),
     (
         *(REMARK, REACH, same_text(seen())),
-        *("not refreshed in 5 s", "--seconds above `[metrics] refresh_seconds`"),
+        *("not refreshed in 5 s", "Watch for longer: --seconds 2"),
     ),
     (WRONG, REACH, asked(ready=False), "says that it is not ready"),
     (WRONG, REACH, asked(serving=False), "says that it is not ready"),
