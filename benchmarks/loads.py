@@ -37,6 +37,16 @@ PATIENCE = 10.0  # s for an answer to come at all
 WINDOW = 4  # frames on their way per stream that is not paced
 MEGABYTE = 1e6
 
+# Settings with a kind of tracker. Nothing is shed: every frame is counted, whatever the load.
+COUNT_ALL = """[server]
+shed_lag_seconds = 0
+shed_rows = 0
+[state]
+folder = "state"
+[tracker]
+kind = "{}"
+"""
+
 
 @dataclass(slots=True)
 class Running:

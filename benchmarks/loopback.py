@@ -22,7 +22,17 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.loads import ROOT, SENSORS, Running, Sensor, going, percentile, serving, taken
+from benchmarks.loads import (
+    COUNT_ALL,
+    ROOT,
+    SENSORS,
+    Running,
+    Sensor,
+    going,
+    percentile,
+    serving,
+    taken,
+)
 from benchmarks.machine import machine
 from benchmarks.scene import OBJECTS, RATE, SPACE, frames
 from monitor.commands.sidecar_client import Client
@@ -33,16 +43,6 @@ from monitor.recalibration.fitting import FITTINGS, FitOptions
 from monitor.recalibration.recalibrator import Identity
 from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import ESTIMATING, Selection
-
-# Nothing is shed: every frame is counted, whatever the load.
-CONFIG = """[server]
-shed_lag_seconds = 0
-shed_rows = 0
-[state]
-folder = "state"
-[tracker]
-kind = "{}"
-"""
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def main() -> None:
     found: dict[Case, list[list[float]]] = {case: [] for case in chosen}
     for _ in range(options.rounds):
         for case, values in found.items():
-            config, tree = CONFIG.format(case.tracker), options.base if case.base else ROOT
+            config, tree = COUNT_ALL.format(case.tracker), options.base if case.base else ROOT
             folder = tempfile.TemporaryDirectory()
             with (
                 folder as name,

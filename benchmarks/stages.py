@@ -30,22 +30,13 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.loads import SENSORS, Running, Sensor, going, serving
+from benchmarks.loads import COUNT_ALL, SENSORS, Running, Sensor, going, serving
 from benchmarks.machine import machine
 from benchmarks.scene import frames, space_of
 from monitor.commands.sidecar_client import Client
 from monitor.recalibration.scaling import VarianceScaling
 from monitor.recalibration.selection import Selection
 
-# Nothing is shed: every frame is counted, whatever the load.
-CONFIG = """[server]
-shed_lag_seconds = 0
-shed_rows = 0
-[state]
-folder = "state"
-[tracker]
-kind = "{}"
-"""
 RUN = ("-m", "benchmarks.stages")
 TOLD = "stages.json"
 
@@ -268,7 +259,7 @@ def main() -> None:
                 found = []
                 for echo in (True, False):
                     folder = tempfile.TemporaryDirectory()
-                    config = CONFIG.format(options.tracker)
+                    config = COUNT_ALL.format(options.tracker)
                     with (
                         folder as name,
                         serving(Path(name), config, echo=echo, command=RUN) as server,
